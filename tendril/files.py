@@ -1,0 +1,73 @@
+"""Files appear whole: written aside in the same folder, synced, renamed. Safe under kill -9.
+
+A killed writer leaves at most a hidden `.part` file, which no reader looks at.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+class WorkspaceUnwritable(OSError):
+    """A file could not be written: full disk, read-only folder, no permission."""
+
+    def __init__(self, path: Path, cause: OSError) -> None:
+        super().__init__(
+            f"cannot write {path}: {cause.strerror or cause}. Free space or allow writing there, "
+            "or choose another folder with TENDRIL_WORKSPACE"
+        )
+        self.errno = cause.errno
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Put `data` at `path`, durably and all at once; readers see the old file or the new one.
+
+    Makes missing folders. Raises `WorkspaceUnwritable` with the path, the cause and the cure.
+    """
+    with whole_file(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which appears at `path` when the block ends, and not if it raises.
+
+    Raises `WorkspaceUnwritable` for any `OSError`, those of the block included.
+    """
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        make_folder(path.parent)
+        try:
+            with part.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+            _sync_folder(path.parent)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+    except WorkspaceUnwritable:
+        raise
+    except OSError as error:
+        raise WorkspaceUnwritable(path, error) from error
+
+
+def make_folder(folder: Path) -> None:
+    """`mkdir -p`, each new entry synced: a file is no more durable than the folders above it."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,97 @@
+"""An event log inside one process, for tests and for trying things out."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from tendril.log.protocol import LeaseLost, LogRecord, Offsets, TopicPartition
+from tendril.records import Record, encode
+
+
+class MemoryLog:
+    """Keeps everything until the process ends. Thread-safe; one partition a topic."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, list[LogRecord]] = defaultdict(list)
+        self._committed: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
+        self._owners: dict[tuple[str, str], MemoryReader] = {}
+        self._changed = threading.Condition()
+
+    def append(self, records: Iterable[tuple[str, Record]]) -> None:
+        with self._changed:
+            for key, record in records:
+                rows = self._records[record.TOPIC]
+                rows.append(LogRecord(record.TOPIC, 0, len(rows), key, encode(record), time.time()))
+            self._changed.notify_all()
+
+    def reader(self, group: str, topics: Sequence[str]) -> "MemoryReader":
+        return MemoryReader(self, group, topics)
+
+    def end_offsets(self, topics: Sequence[str]) -> Offsets:
+        with self._changed:
+            return {TopicPartition(t, 0): len(self._records[t]) for t in topics}
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryReader:
+    """See `LogReader`."""
+
+    def __init__(self, log: MemoryLog, group: str, topics: Sequence[str]) -> None:
+        self._log, self._group, self._topics = log, group, tuple(topics)
+        self._next: dict[TopicPartition, int] = {}
+
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
+        deadline = time.monotonic() + timeout_s
+        with self._log._changed:
+            while True:
+                batch = self._take(max_records)
+                remaining = deadline - time.monotonic()
+                if batch or remaining <= 0:
+                    return batch
+                self._log._changed.wait(remaining)
+
+    def _take(self, max_records: int) -> list[LogRecord]:
+        batch: list[LogRecord] = []
+        for topic in self._topics:
+            if not self._owns(topic):
+                continue
+            place = TopicPartition(topic, 0)
+            start = self._next.get(place, 0)
+            rows = self._log._records[topic][start : start + max_records - len(batch)]
+            batch += rows
+            self._next[place] = start + len(rows)
+        return batch
+
+    def _owns(self, topic: str) -> bool:
+        owner = self._log._owners.setdefault((self._group, topic), self)
+        place = TopicPartition(topic, 0)
+        if owner is self and place not in self._next:
+            self._next[place] = self._log._committed[self._group].get(place, 0)
+        return owner is self
+
+    def commit(self, offsets: Offsets) -> None:
+        with self._log._changed:
+            for place, offset in offsets.items():
+                if self._log._owners.get((self._group, place.topic)) is not self:
+                    raise LeaseLost(f"group {self._group}: {place.topic} has another reader")
+                self._log._committed[self._group][place] = offset
+
+    def committed(self) -> Offsets:
+        with self._log._changed:
+            committed = self._log._committed[self._group]
+            return {p: offset for p, offset in committed.items() if p.topic in self._topics}
+
+    def seek(self, offsets: Offsets) -> None:
+        with self._log._changed:
+            self._next.update({p: offset for p, offset in offsets.items() if self._owns(p.topic)})
+
+    def close(self) -> None:
+        with self._log._changed:
+            for topic in self._topics:
+                if self._log._owners.get((self._group, topic)) is self:
+                    del self._log._owners[self._group, topic]
+            self._next.clear()
+            self._log._changed.notify_all()

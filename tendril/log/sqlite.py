@@ -1,0 +1,216 @@
+"""The embedded event log: one SQLite file, durable, shared by the processes of one machine.
+
+Write-ahead logging: readers never block the writer; writers queue for at most `BUSY_TIMEOUT_S`.
+With `synchronous=NORMAL` a killed process loses nothing; a power cut can lose the last moments.
+"""
+
+import os
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tendril.log.protocol import LeaseLost, LogRecord, LogUnavailable, Offsets, TopicPartition
+from tendril.records import Record, encode
+
+BUSY_TIMEOUT_S = 10.0
+LEASE_S = 5.0
+POLL_INTERVAL_S = 0.02
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS records (
+    topic TEXT NOT NULL, offset INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL,
+    appended_at REAL NOT NULL, PRIMARY KEY (topic, offset)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS topics (topic TEXT PRIMARY KEY, next_offset INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS committed (
+    consumer_group TEXT NOT NULL, topic TEXT NOT NULL, offset INTEGER NOT NULL,
+    PRIMARY KEY (consumer_group, topic));
+CREATE TABLE IF NOT EXISTS leases (
+    consumer_group TEXT NOT NULL, topic TEXT NOT NULL, owner TEXT NOT NULL, until REAL NOT NULL,
+    PRIMARY KEY (consumer_group, topic));
+"""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a SQLite file in autocommit mode with write-ahead logging.
+
+    Raises `LogUnavailable` with the path and the cure where the folder is read-only or full.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        connection = sqlite3.connect(
+            path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+    except (OSError, sqlite3.OperationalError) as error:
+        raise unavailable(path, error) from error
+    return connection
+
+
+def unavailable(path: Path, error: Exception) -> LogUnavailable:
+    """The error to raise when SQLite cannot use `path`, with what to do about it."""
+    return LogUnavailable(
+        f"{path}: {error}. Expected a writable file on a disk with free space; "
+        f"make room or choose another folder with TENDRIL_WORKSPACE"
+    )
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """A write transaction: taken at once, committed on success, rolled back on any error."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # a full disk may have ended it already
+            connection.execute("ROLLBACK")
+        raise
+
+
+class SqliteLog:
+    """See `EventLog`. Thread-safe; any number of processes may open the same file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._connection = connect(path)
+        try:
+            self._connection.executescript(SCHEMA)
+        except sqlite3.OperationalError as error:
+            raise unavailable(path, error) from error
+
+    def append(self, records: Iterable[tuple[str, Record]]) -> None:
+        rows = [(record.TOPIC, key, encode(record)) for key, record in records]
+        try:
+            with self._lock, transaction(self._connection) as db:
+                self._insert(db, rows)
+        except sqlite3.OperationalError as error:
+            raise unavailable(self._path, error) from error
+
+    def _insert(self, db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> None:
+        now = time.time()
+        for topic in {topic for topic, _, _ in rows}:
+            new = [(key, value) for row_topic, key, value in rows if row_topic == topic]
+            found = db.execute("SELECT next_offset FROM topics WHERE topic=?", (topic,)).fetchone()
+            start = found[0] if found else 0
+            db.executemany(
+                "INSERT INTO records VALUES (?,?,?,?,?)",
+                [(topic, start + i, key, value, now) for i, (key, value) in enumerate(new)],
+            )
+            db.execute("INSERT OR REPLACE INTO topics VALUES (?,?)", (topic, start + len(new)))
+
+    def reader(self, group: str, topics: Sequence[str]) -> "SqliteReader":
+        return SqliteReader(self._path, group, topics)
+
+    def end_offsets(self, topics: Sequence[str]) -> Offsets:
+        with self._lock:
+            rows = dict(self._connection.execute("SELECT topic, next_offset FROM topics"))
+        return {TopicPartition(topic, 0): rows.get(topic, 0) for topic in topics}
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class SqliteReader:
+    """See `LogReader`. Holds a lease a topic, renewed by polling; one thread at a time."""
+
+    def __init__(self, path: Path, group: str, topics: Sequence[str]) -> None:
+        self._path, self._group, self._topics = path, group, tuple(topics)
+        self._owner = f"{os.getpid()}-{uuid.uuid4().hex}"
+        self._connection = connect(path)
+        self._next: dict[str, int] = {}
+        self._lease_checked_at = 0.0
+
+    def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            batch = self._take(max_records)
+            if batch or time.monotonic() >= deadline:
+                return batch
+            time.sleep(min(POLL_INTERVAL_S, max(0.0, deadline - time.monotonic())))
+
+    def _take(self, max_records: int) -> list[LogRecord]:
+        batch: list[LogRecord] = []
+        try:
+            self._renew_leases()
+            for topic, start in self._next.items():
+                rows = self._connection.execute(
+                    "SELECT topic, 0, offset, key, value, appended_at FROM records "
+                    "WHERE topic=? AND offset>=? ORDER BY offset LIMIT ?",
+                    (topic, start, max_records - len(batch)),
+                ).fetchall()
+                batch += [LogRecord(*row) for row in rows]
+                if rows:
+                    self._next[topic] = rows[-1][2] + 1
+        except sqlite3.OperationalError as error:
+            raise unavailable(self._path, error) from error
+        return batch
+
+    def _renew_leases(self) -> None:
+        """Take free or expired leases; forget topics that another reader has taken."""
+        now = time.time()
+        if now - self._lease_checked_at < LEASE_S / 5:
+            return
+        with transaction(self._connection) as db:
+            for topic in self._topics:
+                db.execute(
+                    "INSERT INTO leases VALUES (?1,?2,?3,?4) ON CONFLICT DO UPDATE SET "
+                    "owner=?3, until=?4 WHERE owner=?3 OR until<?5",
+                    (self._group, topic, self._owner, now + LEASE_S, now),
+                )
+                if not self._holds(db, topic):
+                    self._next.pop(topic, None)
+                elif topic not in self._next:
+                    self._next[topic] = self._committed_offset(db, topic)
+        self._lease_checked_at = now
+
+    def _holds(self, db: sqlite3.Connection, topic: str) -> bool:
+        row = db.execute(
+            "SELECT owner FROM leases WHERE consumer_group=? AND topic=?", (self._group, topic)
+        ).fetchone()
+        return row is not None and row[0] == self._owner
+
+    def _committed_offset(self, db: sqlite3.Connection, topic: str) -> int:
+        row = db.execute(
+            "SELECT offset FROM committed WHERE consumer_group=? AND topic=?", (self._group, topic)
+        ).fetchone()
+        return row[0] if row else 0
+
+    def commit(self, offsets: Offsets) -> None:
+        try:
+            with transaction(self._connection) as db:
+                for place, offset in offsets.items():
+                    if not self._holds(db, place.topic):
+                        raise LeaseLost(f"group {self._group}: {place.topic} has another reader")
+                    db.execute(
+                        "INSERT OR REPLACE INTO committed VALUES (?,?,?)",
+                        (self._group, place.topic, offset),
+                    )
+        except sqlite3.OperationalError as error:
+            raise unavailable(self._path, error) from error
+
+    def committed(self) -> Offsets:
+        rows = self._connection.execute(
+            "SELECT topic, offset FROM committed WHERE consumer_group=?", (self._group,)
+        )
+        return {TopicPartition(t, 0): offset for t, offset in rows if t in self._topics}
+
+    def seek(self, offsets: Offsets) -> None:
+        self._lease_checked_at = 0.0
+        try:
+            self._renew_leases()
+        except sqlite3.OperationalError as error:
+            raise unavailable(self._path, error) from error
+        for place, offset in offsets.items():
+            if place.topic in self._next:
+                self._next[place.topic] = offset
+
+    def close(self) -> None:
+        try:
+            self._connection.execute("DELETE FROM leases WHERE owner=?", (self._owner,))
+        finally:
+            self._connection.close()
