@@ -1,0 +1,149 @@
+"""Log-probs of sampled tokens under a policy: the one forward pass of learner and gate.
+
+Both serving and learning compute in float32 on bfloat16-valued weights, so at lag 0 they agree to
+rounding. Shapes: N = scored completion tokens of a batch, V = vocabulary, T = one completion.
+Logits are computed at completion positions only, never for prompts.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+MAX_BATCH_TOKENS = 8_192
+
+
+class Scorable(NamedTuple):
+    """One completion and how it was sampled."""
+
+    prompt: tuple[int, ...]
+    completion: tuple[int, ...]  # [T]
+    temperature: float
+
+
+class Comparison(NamedTuple):
+    """Two policies on one completion."""
+
+    candidate_logprobs_T: Tensor
+    live_logprobs_T: Tensor
+    kl_T: Tensor
+    """KL(candidate || live) over the whole vocabulary at each position, nats."""
+    candidate_silence: float
+    """Probability of the silence token as first token; 0.0 without such a token."""
+    live_silence: float
+
+
+def load_policy(folder: Path) -> PreTrainedModel:
+    """A causal language model from a Hugging Face checkpoint folder, float32, evaluation mode."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model.eval()
+
+
+def silence_token_id(folder: Path, token: str | None) -> int | None:
+    """The id of the silence token in the folder's tokenizer; None where there is no such token."""
+    if token is None:
+        return None
+    token_id: int | None = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id(token)
+    return token_id
+
+
+def full_logprobs(
+    model: PreTrainedModel, items: Sequence[Scorable], silence_token_id: int | None
+) -> Tensor:
+    """[N, V] log-probs after temperature at each completion position, item by item.
+
+    Silence is a choice for the first token only: later positions have it masked, as in serving.
+    """
+    hidden_ND = _completion_hidden(model, items)
+    logits_NV = model.get_output_embeddings()(hidden_ND).float()
+    temperature_N = torch.cat([torch.full((len(i.completion),), i.temperature) for i in items])
+    logits_NV = logits_NV / temperature_N[:, None]
+    if silence_token_id is not None:
+        first_N = torch.cat([torch.arange(len(i.completion)) == 0 for i in items])
+        masked_N = torch.where(first_N, logits_NV[:, silence_token_id], -torch.inf)
+        logits_NV = logits_NV.index_copy(1, torch.tensor([silence_token_id]), masked_N[:, None])
+    return logits_NV.log_softmax(-1)
+
+
+def _completion_hidden(model: PreTrainedModel, items: Sequence[Scorable]) -> Tensor:
+    """[N, hidden] last states at the positions that predict each completion token."""
+    rows = [item.prompt + item.completion for item in items]
+    width = max(map(len, rows))
+    ids_BL = torch.zeros(len(rows), width, dtype=torch.long)
+    for i, row in enumerate(rows):  # padding on the right: causal attention never looks there
+        ids_BL[i, : len(row)] = torch.tensor(row)
+    hidden_BLD = model.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state
+    row_N = torch.cat([torch.full((len(i.completion),), b) for b, i in enumerate(items)])
+    position_N = torch.cat([torch.arange(len(i.completion)) + len(i.prompt) - 1 for i in items])
+    return hidden_BLD[row_N, position_N]
+
+
+def completion_logprobs(
+    model: PreTrainedModel, items: Sequence[Scorable], silence_token_id: int | None
+) -> Tensor:
+    """[N] log-probs of the sampled tokens, with gradient where the caller has it enabled."""
+    tokens_N = torch.tensor([token for item in items for token in item.completion])
+    logprobs_NV = full_logprobs(model, items, silence_token_id)
+    return logprobs_NV.gather(1, tokens_N[:, None]).squeeze(1)
+
+
+@torch.no_grad()
+def compare(
+    candidate: PreTrainedModel,
+    live: PreTrainedModel,
+    items: Sequence[Scorable],
+    *,
+    silence_token_id: int | None,
+) -> list[Comparison]:
+    """Both policies on every item, in order."""
+    return [
+        comparison
+        for batch in batches(items)
+        for comparison in _compare_batch(candidate, live, batch, silence_token_id)
+    ]
+
+
+def batches(items: Sequence[Scorable]) -> Iterator[Sequence[Scorable]]:
+    """Consecutive slices of at most `MAX_BATCH_TOKENS` padded tokens, at least one item each."""
+    start, width = 0, 0
+    for end, item in enumerate(items):
+        width = max(width, len(item.prompt) + len(item.completion))
+        if end > start and width * (end - start + 1) > MAX_BATCH_TOKENS:
+            yield items[start:end]
+            start, width = end, len(item.prompt) + len(item.completion)
+    if start < len(items):
+        yield items[start:]
+
+
+def _compare_batch(
+    candidate: PreTrainedModel,
+    live: PreTrainedModel,
+    items: Sequence[Scorable],
+    silence_token_id: int | None,
+) -> Iterator[Comparison]:
+    candidate_NV = full_logprobs(candidate, items, silence_token_id)
+    live_NV = full_logprobs(live, items, silence_token_id)
+    difference_NV = torch.where(candidate_NV > -torch.inf, candidate_NV - live_NV, 0.0)
+    kl_N = (candidate_NV.exp() * difference_NV).sum(-1)
+    tokens_N = torch.tensor([token for item in items for token in item.completion])
+    rows_N = torch.arange(len(tokens_N))
+    start = 0
+    for item in items:
+        span = slice(start, start + len(item.completion))
+        silence = (0.0, 0.0)
+        if silence_token_id is not None:
+            silence = (
+                float(candidate_NV[start, silence_token_id].exp()),
+                float(live_NV[start, silence_token_id].exp()),
+            )
+        yield Comparison(
+            candidate_NV[rows_N[span], tokens_N[span]],
+            live_NV[rows_N[span], tokens_N[span]],
+            kl_N[span],
+            *silence,
+        )
+        start = span.stop
