@@ -1,0 +1,49 @@
+"""The node agent's door to the engine: loopback only, never on the public port."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from serving import errors
+from serving.engine import Engine, SwapRefused
+from serving.errors import Refused
+
+
+class StageBody(BaseModel):
+    policy_version: int
+    folder: Path
+
+
+class SwapBody(BaseModel):
+    policy_version: int
+
+
+def create_admin_app(engine: Engine) -> FastAPI:
+    """Status, stage and swap."""
+    app = FastAPI(title="Tendril engine admin")
+    errors.install(app)
+
+    @app.get("/admin/status")
+    async def status() -> dict[str, Any]:
+        return engine.stats()._asdict()
+
+    @app.post("/admin/stage")
+    async def stage(body: StageBody) -> dict[str, Any]:
+        try:
+            digest = await asyncio.to_thread(engine.stage, body.policy_version, body.folder)
+        except SwapRefused as error:
+            raise Refused(409, "stage_refused", str(error)) from error
+        return {"weights_digest": digest}
+
+    @app.post("/admin/swap")
+    async def swap(body: SwapBody) -> dict[str, Any]:
+        try:
+            result = await asyncio.to_thread(engine.swap, body.policy_version)
+        except SwapRefused as error:
+            raise Refused(409, "swap_refused", str(error)) from error
+        return result._asdict()
+
+    return app

@@ -1,0 +1,91 @@
+"""What an engine is to the rest of serving: token ids in, sampled tokens out, weights changeable.
+
+Two implementations share it and one contract test: torch for a laptop, vLLM for production.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+
+class EngineBusy(RuntimeError):
+    """The waiting queue is full: answer 429 and let the client come back."""
+
+
+class SwapRefused(RuntimeError):
+    """The new weights cannot be applied; the old version goes on serving."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRequest:
+    """One completion to sample."""
+
+    prompt_token_ids: tuple[int, ...]
+    max_tokens: int
+    temperature: float
+    top_p: float = 1.0
+    seed: int | None = None
+    forbid_silence: bool = False
+    """Exploration: the first token must not be the silence token."""
+
+
+class SampledToken(NamedTuple):
+    """One step of one request."""
+
+    token_id: int
+    logprob: float
+    """Under the policy, after temperature, before exploration."""
+    policy_version: int
+    finish: Literal["stop", "length"] | None
+    """Set on the last token."""
+    silence_logprob: float | None = None
+    """First token only: of the silence token, where the model has one."""
+
+
+class SwapResult(NamedTuple):
+    """A weight change that happened."""
+
+    policy_version: int
+    pause_ms: float
+    """How long no token could be sampled."""
+    weights_digest: str
+    """Of the weights now in the engine, read back from it."""
+
+
+class EngineStats(NamedTuple):
+    """What the engine is doing now."""
+
+    policy_version: int
+    weights_digest: str
+    num_running: int
+    num_waiting: int
+
+
+class Engine(Protocol):
+    """A policy that can be sampled, and changed in place."""
+
+    def generate(self, request: EngineRequest) -> AsyncIterator[SampledToken]:
+        """Sample until end of text, silence or `max_tokens`; closing the iterator aborts.
+
+        Raises `EngineBusy` before the first token where the queue is full.
+        """
+        ...
+
+    def stage(self, policy_version: int, folder: Path) -> str:
+        """Load a version beside the live one, off the hot path; returns its digest.
+
+        Raises `SwapRefused` for a checkpoint that does not fit. Blocks: call it in a thread.
+        """
+        ...
+
+    def swap(self, policy_version: int) -> SwapResult:
+        """Make the staged version live between two steps; running requests go on.
+
+        Raises `SwapRefused` where that version is not staged. Blocks: call it in a thread.
+        """
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self) -> None: ...

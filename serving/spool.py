@@ -1,0 +1,151 @@
+"""Records on their way to the event log: durable before the client hears of them.
+
+A record is written to the node's own SQLite file first, and a thread moves it to the log. So the
+gateway never waits for the log, a killed process loses nothing, and at every moment
+accepted = logged + spooled, beside what was refused (with the reason). A crash between append and
+delete appends a record twice; readers drop repeats by its id.
+"""
+
+import logging
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+from tendril.log import EventLog, LogUnavailable
+from tendril.log.sqlite import connect, transaction, unavailable
+from tendril.records import TYPE_BY_TOPIC, Feedback, Ledger, Record, Trace, decode, encode
+
+log = logging.getLogger(__name__)
+
+BATCH_RECORDS = 500
+RETRY_S = 1.0
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS spool (
+    position INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, key TEXT NOT NULL,
+    value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS counts (
+    topic TEXT NOT NULL, what TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (topic, what));
+CREATE TABLE IF NOT EXISTS seen (
+    event_id TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+"""
+
+
+class SpoolFull(RuntimeError):
+    """The log is away and the spool has reached its limit: refuse with 503."""
+
+
+class Spool:
+    """See the module. `put` may be called from any thread."""
+
+    def __init__(self, path: Path, event_log: EventLog, max_records: int) -> None:
+        self._path, self._event_log, self._max_records = path, event_log, max_records
+        self._lock = threading.Lock()
+        self._db = connect(path)
+        self._db.executescript(SCHEMA)
+        self._arrived = threading.Event()
+        self._closed = threading.Event()
+        self._depth = self._db.execute("SELECT COUNT(*) FROM spool").fetchone()[0]
+        self._thread = threading.Thread(target=self._drain, name="spool", daemon=True)
+        self._thread.start()
+
+    def put(self, key: str, record: Record, *, event_id: str | None = None) -> bool:
+        """Durable on return. False where `event_id` was put before: nothing is written twice.
+
+        Raises `SpoolFull`, or `LogUnavailable` where the disk refuses.
+        """
+        try:
+            with self._lock, transaction(self._db) as db:
+                if event_id is not None and not self._remember(db, event_id):
+                    self._add(db, record.TOPIC, "duplicate")
+                    return False
+                if self._depth >= self._max_records:
+                    raise SpoolFull(f"{self._depth} records wait for the log, limit reached")
+                db.execute(
+                    "INSERT INTO spool (topic, key, value) VALUES (?,?,?)",
+                    (record.TOPIC, key, encode(record)),
+                )
+                self._add(db, record.TOPIC, "accepted")
+                self._depth += 1
+        except sqlite3.OperationalError as error:
+            raise unavailable(self._path, error) from error
+        self._arrived.set()
+        return True
+
+    def _remember(self, db: sqlite3.Connection, event_id: str) -> bool:
+        row = db.execute("INSERT OR IGNORE INTO seen VALUES (?,?)", (event_id, time.time()))
+        return row.rowcount == 1
+
+    def refuse(self, topic: str, reason: str) -> None:
+        """Count something that was not accepted."""
+        with self._lock, transaction(self._db) as db:
+            self._add(db, topic, f"refused: {reason}")
+
+    def _add(self, db: sqlite3.Connection, topic: str, what: str, count: int = 1) -> None:
+        db.execute(
+            "INSERT INTO counts VALUES (?,?,?) ON CONFLICT DO UPDATE SET count=count+?",
+            (topic, what, count, count),
+        )
+
+    @property
+    def depth(self) -> int:
+        """Records that wait for the log."""
+        return self._depth
+
+    def forget_seen(self, before: float) -> None:
+        """Drop event ids older than `before`: their tokens have expired, so none can return."""
+        with self._lock, transaction(self._db) as db:
+            db.execute("DELETE FROM seen WHERE at<?", (before,))
+
+    def ledger(self, now: float) -> Ledger:
+        """Accepted and refused, and where the accepted ones are."""
+        with self._lock:
+            counts = {(t, w): n for t, w, n in self._db.execute("SELECT * FROM counts")}
+            spooled = dict(self._db.execute("SELECT topic, COUNT(*) FROM spool GROUP BY topic"))
+        read: dict[str, int] = {}
+        outcomes: dict[str, dict[str, int]] = {}
+        for topic in (Trace.TOPIC, Feedback.TOPIC):
+            mine = {what: n for (t, what), n in counts.items() if t == topic}
+            accepted = mine.pop("accepted", 0)
+            waiting = spooled.get(topic, 0)
+            read[topic] = accepted + sum(mine.values())
+            outcomes[topic] = {"logged": accepted - waiting, "spooled": waiting, **mine}
+        return Ledger(process="serving", at=now, read=read, outcomes=outcomes)
+
+    def _drain(self) -> None:
+        while True:
+            if not self._move_batch() and self._closed.is_set():
+                return
+            self._arrived.wait(timeout=0.5)
+            self._arrived.clear()
+
+    def _move_batch(self) -> bool:
+        """Move what is there to the log; True where something was moved."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT position, topic, key, value FROM spool ORDER BY position LIMIT ?",
+                (BATCH_RECORDS,),
+            ).fetchall()
+        if not rows:
+            return False
+        try:
+            self._event_log.append(
+                [(key, decode(TYPE_BY_TOPIC[topic], value)) for _, topic, key, value in rows]
+            )
+        except LogUnavailable as error:
+            log.warning("the event log is away, %d records wait: %s", self._depth, error)
+            self._closed.wait(RETRY_S)
+            return False
+        with self._lock, transaction(self._db) as db:
+            db.execute("DELETE FROM spool WHERE position<=?", (rows[-1][0],))
+            self._depth -= len(rows)
+        if len(rows) == BATCH_RECORDS:
+            self._arrived.set()
+        return True
+
+    def close(self) -> None:
+        """Move what can be moved and stop; what is left waits for the next start."""
+        self._closed.set()
+        self._arrived.set()
+        self._thread.join(timeout=10)
+        self._db.close()
