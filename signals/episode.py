@@ -1,0 +1,57 @@
+"""Builds the episode of one judged trace. Pure: the same inputs make the same bytes."""
+
+from signals.judge import Judgement
+from tendril.ids import digest_of
+from tendril.records import Episode, Segment, Trace
+
+
+def is_held_out(session_id: str, share: float) -> bool:
+    """Whether the session is kept from the learner: by hash, so a session never changes sides."""
+    return int(digest_of("held_out", session_id)[:8], 16) / 2**32 < share
+
+
+def build_episode(
+    trace: Trace,
+    judgement: Judgement,
+    *,
+    recipe_digest: str,
+    closed_at: float,
+    held_out: bool,
+    revision: int = 0,
+) -> Episode:
+    """One trace as an episode; its id is the hash of trace, recipe and revision."""
+    segment = Segment(
+        trace_id=trace.trace_id,
+        prompt_token_ids=trace.prompt_token_ids,
+        completion_token_ids=trace.completion_token_ids,
+        loss_mask=(True,) * len(trace.completion_token_ids),
+        behavior_logprobs=trace.behavior_logprobs,
+        policy_spans=trace.policy_spans,
+        credit=judgement.credit,
+        temperature=trace.sampling.temperature,
+        exploration=trace.exploration,
+    )
+    return Episode(
+        episode_id=digest_of(trace.trace_id, recipe_digest, str(revision)),
+        session_id=trace.session_id,
+        tenant=trace.tenant,
+        user_key=trace.user_key,
+        lane=trace.lane,
+        route=trace.route,
+        closed_at=closed_at,
+        served_at=trace.served_at,
+        feedback_at=judgement.feedback_at,
+        segments=(segment,),
+        reward=judgement.reward,
+        weight=judgement.weight,
+        components=judgement.components,
+        outcome=judgement.outcome,
+        accepted_bytes=judgement.accepted_bytes,
+        shown_bytes=judgement.shown_bytes,
+        held_out=held_out,
+        tokenizer_digest=trace.tokenizer_digest,
+        recipe_digest=recipe_digest,
+        revision=revision,
+        train_consent=trace.train_consent,
+        untrainable=trace.untrainable,
+    )
