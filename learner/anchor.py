@@ -1,0 +1,72 @@
+"""The last shipped policy: the learner's KL reference, and where it returns after a rollback."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from kernels.scoring import load_policy
+from tendril.blobs import BlobStore
+from tendril.log import EventLog
+from tendril.records import (
+    TYPE_BY_TOPIC,
+    InvalidRecord,
+    PolicyManifest,
+    Record,
+    Release,
+    decode,
+)
+from tendril.weights import decode_weights
+
+
+class Anchor:
+    """Follows `policies` and `releases`; keeps the live version's weights as a frozen model."""
+
+    def __init__(self, log: EventLog, blobs: BlobStore, checkpoint: Path, first: int) -> None:
+        self._reader = log.reader("learner-anchor", (PolicyManifest.TOPIC, Release.TOPIC))
+        self._blobs = blobs
+        self._manifests: dict[int, PolicyManifest] = {}
+        self.model: PreTrainedModel = load_policy(checkpoint)
+        self.version = first
+        self.rolled_back_from: int | None = None
+        """Set by `follow` when the live version went back; the caller clears it."""
+
+    def follow(self) -> bool:
+        """Read what is new; True where the live version changed and `model` with it."""
+        live = self.version
+        for record in self._new_records():
+            if isinstance(record, PolicyManifest):
+                self._manifests[record.policy_version] = record
+            elif isinstance(record, Release) and record.state == "promoted":
+                live = record.policy_version
+            elif isinstance(record, Release) and record.state == "rolled_back":
+                live = record.target_version or live
+                self.rolled_back_from = record.policy_version
+        if live == self.version or live not in self._manifests:
+            return False
+        load_snapshot(self.model, self._manifests[live], self._blobs)
+        self.version = live
+        return True
+
+    def _new_records(self) -> Iterator[Record]:
+        while rows := self._reader.poll(500, timeout_s=0.0):
+            for row in rows:
+                try:
+                    yield decode(TYPE_BY_TOPIC[row.topic], row.value)
+                except InvalidRecord:
+                    continue  # the shipper, whose topics these are, reports it
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+@torch.no_grad()
+def load_snapshot(model: PreTrainedModel, manifest: PolicyManifest, blobs: BlobStore) -> None:
+    """Overwrite `model` with a published version; raises `CorruptObject` for a damaged one."""
+    file = next(f for f in manifest.snapshot if f.name == "model.safetensors")
+    tensors = decode_weights(blobs.get(file), f"version {manifest.policy_version}")
+    for name, parameter in model.named_parameters():
+        tensor = tensors[name]
+        raw = torch.frombuffer(bytearray(tensor.data), dtype=torch.bfloat16)
+        parameter.copy_(raw.reshape(parameter.shape))

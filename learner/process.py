@@ -1,0 +1,216 @@
+"""The learner process: read episodes, step, checkpoint, publish, until told to stop.
+
+What starts the next step: `batch_episodes` usable episodes. What it waits for: the log. Every
+step is a function of the state and the episodes behind its offsets, in log order.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from blake3 import blake3
+
+from kernels.scoring import silence_token_id
+from learner import state as states
+from learner.anchor import Anchor
+from learner.batches import Eligibility, drop_reason
+from learner.publish import publish
+from learner.state import LearnerState
+from learner.step import NumericsGap, train_step
+from tendril import telemetry
+from tendril.blobs import BlobStore
+from tendril.log import EventLog, LogRecord, LogUnavailable, SqliteLog, TopicPartition
+from tendril.records import DeadLetter, Episode, InvalidRecord, Ledger, decode
+from tendril.settings import Settings
+
+log = logging.getLogger(__name__)
+
+FIRST_VERSION = 1
+LEDGER_INTERVAL_S = 2.0
+POLL_S = 0.2
+RETRY_S = 1.0
+
+
+class Learner:
+    """The online lane, fed from the log."""
+
+    def __init__(self, settings: Settings, event_log: EventLog) -> None:
+        torch.set_num_threads(settings.learner.num_threads)
+        self._settings, self._log = settings, event_log
+        self._checkpoint = settings.serving.checkpoint
+        self._path = settings.path(Path("learner/checkpoint.pt"))
+        self._blobs = BlobStore(settings.path(settings.shipping.store))
+        self._silence = silence_token_id(self._checkpoint, settings.serving.silence_token)
+        tokenizer = (self._checkpoint / "tokenizer.json").read_bytes()
+        self._tokenizer_digest = blake3(tokenizer).hexdigest()[:32]
+        self.state: LearnerState = states.load(
+            self._path, self._checkpoint, settings.learner
+        ) or states.new_state(self._checkpoint, settings.learner, FIRST_VERSION)
+        self._anchor = Anchor(event_log, self._blobs, self._checkpoint, FIRST_VERSION)
+        self._reader = event_log.reader("learner", (Episode.TOPIC,))
+        self._reader.seek(self.state.offsets)
+        self._unread: deque[LogRecord] = deque()
+        self._batch: dict[str, Episode] = {}  # by id; joins the state at the next step, with
+        self._dropped: Counter[str] = Counter()  # what was dropped meanwhile
+        self._batch_offsets = dict(self.state.offsets)  # and the offsets behind both
+        self._published_at = time.monotonic()
+        self._telemetry = telemetry.setup("learner", settings.telemetry)
+        if self.state.unpublished:
+            self._announce()
+
+    def turn(self) -> None:
+        """Read for a moment; step when a batch is full; publish when it is time."""
+        if self._anchor.follow():
+            log.info("anchor is now version %d", self._anchor.version)
+        self._return_after_rollback()
+        for record in self._next_records():
+            self._consider(record)
+            if len(self._batch) >= self._settings.learner.batch_episodes:
+                self._step()
+                break
+        self._publish_if_due()
+
+    def _next_records(self) -> Iterator[LogRecord]:
+        if not self._unread:
+            self._unread.extend(self._reader.poll(500, POLL_S))
+        while self._unread:
+            yield self._unread.popleft()
+
+    def _consider(self, record: LogRecord) -> None:
+        """Put one episode into the batch, or count why not."""
+        self._batch_offsets[TopicPartition(record.topic, record.partition)] = record.offset + 1
+        try:
+            episode = decode(Episode, record.value)
+        except InvalidRecord as error:
+            letter = DeadLetter(
+                topic=record.topic, reason=str(error), value=record.value, at=time.time()
+            )
+            self._log.append([(record.key, letter)])
+            self._dropped["invalid"] += 1
+            return
+        reason = self._drop_reason(episode)
+        if reason is None:
+            self._batch[episode.episode_id] = episode
+        else:
+            self._dropped[reason] += 1
+            self._telemetry.count("tendril.learner.dropped", reason=reason)
+
+    def _drop_reason(self, episode: Episode) -> str | None:
+        if episode.episode_id in self._batch or episode.episode_id in self.state.seen_ids:
+            return "duplicate"
+        eligible = Eligibility(
+            policy_version=self.state.policy_version,
+            max_policy_lag=self._settings.learner.max_policy_lag,
+            tokenizer_digest=self._tokenizer_digest,
+        )
+        return drop_reason(episode, eligible)
+
+    def _step(self) -> None:
+        state, batch = self.state, list(self._batch.values())
+        outcome = "numerics gap"
+        try:
+            metrics = train_step(
+                state, batch, self._anchor.model, self._anchor.version,
+                self._settings.learner, self._silence,
+            )  # fmt: skip
+            outcome = "trained"
+            self._after_step(batch, metrics)
+        except (NumericsGap, FloatingPointError) as error:
+            log.error("step refused: %s", error)
+        state.add(self._dropped + Counter({outcome: len(batch)}))
+        state.remember(self._batch)
+        state.offsets = dict(self._batch_offsets)
+        self._batch, self._dropped = {}, Counter()
+        if state.num_steps % self._settings.learner.checkpoint_every_steps == 0:
+            states.save(state, self._path)
+
+    def _after_step(self, batch: list[Episode], metrics: dict[str, float]) -> None:
+        state = self.state
+        state.steps_since_publish += 1
+        state.metrics = metrics
+        newest = max((e.feedback_at for e in batch if e.feedback_at), default=None)
+        state.newest_feedback_at = max(
+            filter(None, (state.newest_feedback_at, newest)), default=None
+        )
+        for name in ("loss", "kl_k3", "numerics_gap"):
+            if name in metrics:
+                self._telemetry.gauge(f"tendril.learner.{name.removesuffix('_k3')}", metrics[name])
+        self._telemetry.count("tendril.learner.steps")
+
+    def _publish_if_due(self) -> None:
+        settings = self._settings.learner
+        due = time.monotonic() - self._published_at >= settings.publish_every_s
+        if due and self.state.steps_since_publish >= settings.min_steps_per_version:
+            self.state.policy_version += 1
+            self.state.unpublished = True
+            states.save(self.state, self._path)  # first: a restart publishes the same weights
+            self._announce()
+
+    def _announce(self) -> None:
+        """Store and announce the version that the checkpoint holds."""
+        manifest = publish(
+            self.state, self._blobs, self._checkpoint, self._tokenizer_digest,
+            self._settings.learner, time.time(), self.state.metrics,
+        )  # fmt: skip
+        self._log.append([("policy", manifest)])
+        self.state.parent = self.state.policy_version
+        self.state.unpublished = False
+        self.state.steps_since_publish = 0
+        self._published_at = time.monotonic()
+        states.save(self.state, self._path)
+        log.info("published version %d after %d steps", manifest.policy_version,
+                 manifest.num_steps)  # fmt: skip
+
+    def _return_after_rollback(self) -> None:
+        """A version was taken out of service: go on from the one that serves now."""
+        withdrawn = self._anchor.rolled_back_from
+        self._anchor.rolled_back_from = None
+        if withdrawn is None or self.state.parent == self._anchor.version:
+            return
+        if self.state.parent < withdrawn:
+            return  # these weights come from before it
+        self.state.model.load_state_dict(self._anchor.model.state_dict())
+        self.state.optimizer = states.make_optimizer(self.state.model, self._settings.learner)
+        self.state.parent = self._anchor.version
+        states.save(self.state, self._path)
+        log.info("went back to version %d", self._anchor.version)
+
+    def ledger(self) -> Ledger:
+        """Episodes read, by what became of them; `pending` are in the next batch."""
+        outcomes = dict(Counter(self.state.counts) + self._dropped)
+        outcomes["pending"] = len(self._batch)
+        return Ledger(
+            process="learner",
+            at=time.time(),
+            read={"episodes": sum(outcomes.values())},
+            outcomes={"episodes": outcomes},
+        )
+
+    def close(self) -> None:
+        self._reader.close()
+        self._anchor.close()
+        self._telemetry.shutdown()
+
+
+def run(settings: Settings, stop: threading.Event) -> None:
+    """Learn until `stop` is set."""
+    event_log = SqliteLog(settings.path(settings.log.path))
+    learner = Learner(settings, event_log)
+    next_ledger = 0.0
+    try:
+        while not stop.is_set():
+            try:
+                learner.turn()
+                if time.monotonic() >= next_ledger:
+                    event_log.append([("learner", learner.ledger())])
+                    next_ledger = time.monotonic() + LEDGER_INTERVAL_S
+            except LogUnavailable as error:
+                log.warning("the event log is away: %s", error)
+                stop.wait(RETRY_S)
+        event_log.append([("learner", learner.ledger())])
+    finally:
+        learner.close()
