@@ -1,0 +1,41 @@
+"""The node agent as a process. It never loads torch, so it stays small beside the engine."""
+
+import logging
+import threading
+
+from shipper.engine_client import EngineClient
+from shipper.node_agent import MAX_RETRY_S, NodeAgent
+from shipper.store import WeightStore
+from tendril.log import SqliteLog
+from tendril.settings import Settings
+from tendril.telemetry import setup
+
+logger = logging.getLogger(__name__)
+TICK_S = 0.2
+
+
+def run(settings: Settings, stop: threading.Event) -> None:
+    """Tick until `stop` is set."""
+    shipping = settings.shipping
+    log = SqliteLog(settings.path(settings.log.path))
+    telemetry = setup("agent", settings.telemetry)
+    engine = EngineClient(f"http://127.0.0.1:{settings.serving.admin_port}")
+    agent = NodeAgent(
+        WeightStore(settings.path(shipping.store)),
+        log,
+        engine,
+        settings.path(shipping.node_folder),
+        shipping,
+        telemetry,
+    )
+    try:
+        while not stop.wait(TICK_S):
+            try:
+                agent.tick()
+            except Exception:  # the engine serves on; dying would only delay the next try
+                logger.exception("node agent: tick failed")
+                stop.wait(MAX_RETRY_S)
+    finally:
+        engine.close()
+        telemetry.shutdown()
+        log.close()
