@@ -1,0 +1,72 @@
+"""The console process: follows the log and serves the page."""
+
+import errno
+import logging
+import socket
+import threading
+from pathlib import Path
+
+import uvicorn
+
+from dashboards.console import create_app
+from dashboards.follower import LoopFollower
+from dashboards.health import limits_of
+from dashboards.loop_view import LoopView
+from tendril.files import write_whole
+from tendril.log import LogUnavailable, SqliteLog
+from tendril.settings import Settings
+
+URL_FILE = Path("console.url")
+RETRY_S = 1.0
+logger = logging.getLogger(__name__)
+
+
+def run(settings: Settings, stop: threading.Event) -> None:
+    """Serve until `stop` is set; the page's address is in `<workspace>/console.url` meanwhile.
+
+    Raises `LogUnavailable` when the log cannot be opened, `RuntimeError` when serving ends early.
+    """
+    log = SqliteLog(settings.path(settings.log.path))
+    follower = LoopFollower(log, LoopView(limits_of(settings)))
+    listener = listen(settings.console.port, settings.console.host)
+    url_file = settings.path(URL_FILE)
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(follower.snapshot), log_level="warning", access_log=False)
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    try:
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        write_whole(url_file, f"{url}\n".encode())
+        logger.info("console page: %s", url)
+        _follow(follower, thread, stop)
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)
+        listener.close()
+        url_file.unlink(missing_ok=True)
+        follower.close()
+        log.close()
+
+
+def _follow(follower: LoopFollower, server: threading.Thread, stop: threading.Event) -> None:
+    while not stop.is_set():
+        if not server.is_alive():
+            raise RuntimeError("the console's web server ended; expected it to run until stopped")
+        try:
+            follower.poll(timeout_s=0.25)
+        except LogUnavailable as error:
+            logger.warning("console waits for the log: %s", error)
+            stop.wait(RETRY_S)
+
+
+def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """A listening socket on `port`; where that is taken, on a free one."""
+    try:
+        return socket.create_server((host, port))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+    listener = socket.create_server((host, 0))
+    logger.warning("port %d is taken; the console uses %d", port, listener.getsockname()[1])
+    return listener
