@@ -48,11 +48,28 @@ def train_step(
             f"of at most {settings.max_numerics_gap} nats, got {gap}"
         )
     baselines_B = _read_then_update_baseline(state, episodes, batch)
+    policy_logprobs_T = completion_logprobs(state.model, batch.items, silence_token_id)
+    loss, metrics = batch_loss(batch, policy_logprobs_T, anchor_logprobs_T, baselines_B, settings)
+    metrics["grad_norm"] = _apply(state, loss, settings)
+    metrics["reward"] = sum(e.reward or 0.0 for e in episodes) / len(episodes)
+    if gap is not None:
+        metrics["numerics_gap"] = gap
+    state.num_steps += 1
+    return metrics
+
+
+def batch_loss(
+    batch: TrainingBatch,
+    policy_logprobs_T: Tensor,
+    anchor_logprobs_T: Tensor,
+    baselines_B: Tensor,
+    settings: LearnerSettings,
+) -> tuple[Tensor, dict[str, float]]:
+    """Policy loss plus KL, and the metrics of both."""
     weights_B = batch.exploration_B * batch.observation_B
     advantages_T = online_advantages(
         batch.credits_T, batch.loss_mask_T, baselines_B, weights_B, batch.num_tokens_B
     )
-    policy_logprobs_T = completion_logprobs(state.model, batch.items, silence_token_id)
     policy_loss = online_loss(
         policy_logprobs_T,
         batch.behavior_logprobs_T,
@@ -70,15 +87,8 @@ def train_step(
         weights_T=batch.exploration_B.repeat_interleave(batch.num_tokens_B),
     )
     loss = policy_loss.loss + settings.kl_coefficient * kl_loss.loss
-    grad_norm = _apply(state, loss, settings)
-    state.num_steps += 1
-    metrics = {name: float(value) for name, value in policy_loss.metrics.items()}
-    metrics |= {name: float(value) for name, value in kl_loss.metrics.items()}
-    metrics |= {"loss": float(loss.detach()), "grad_norm": grad_norm}
-    metrics["reward"] = sum(e.reward or 0.0 for e in episodes) / len(episodes)
-    if gap is not None:
-        metrics["numerics_gap"] = gap
-    return metrics
+    metrics = policy_loss.metrics | kl_loss.metrics | {"loss": loss.detach()}
+    return loss, {name: float(value) for name, value in metrics.items()}
 
 
 def numerics_gap(

@@ -78,8 +78,14 @@ class FragileReader:
     def commit(self, offsets: Offsets) -> None:
         self._inner.commit(offsets)
 
+    def committed(self) -> Offsets:
+        return self._inner.committed()
+
     def seek(self, offsets: Offsets) -> None:
         self._inner.seek(offsets)
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 class FragileJoiner(Joiner):

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import TypeVar
 
 from signals.joiner import Joiner
 from signals.recipe import load_recipe
@@ -31,7 +32,10 @@ def _stream() -> list[Record]:
     return records
 
 
-def _read_log(log: SqliteLog, record_type: type[Record]) -> list[Record]:
+R = TypeVar("R", bound=Record)
+
+
+def _read_log(log: SqliteLog, record_type: type[R]) -> list[R]:
     records = log.reader("test", [record_type.TOPIC]).poll(10_000, 0.0)
     return [decode(record_type, record.value) for record in records]
 

@@ -9,7 +9,7 @@ import pytest
 
 from signals import process
 from signals.process import join, run
-from tendril.log import LogUnavailable, SqliteLog
+from tendril.log import LogUnavailable, SqliteLog, TopicPartition
 from tendril.records import Episode, Feedback, Ledger, Record, Trace, decode
 from tendril.settings import Settings, SignalsSettings
 from tests.builders import make_feedback, make_trace
@@ -54,7 +54,9 @@ def test_run_turns_feedback_into_an_episode_and_a_balanced_ledger(tmp_path: Path
     assert isinstance(ledger, Ledger)
     assert ledger.balanced
     assert ledger.read == {"traces": 1, "feedback": 1}
-    assert _log(tmp_path).reader("signals", [Trace.TOPIC]).committed()[Trace.TOPIC, 0] == 1
+    assert _log(tmp_path).reader("signals", [Trace.TOPIC]).committed() == {
+        TopicPartition(Trace.TOPIC, 0): 1
+    }
 
 
 def test_a_state_ahead_of_the_log_is_refused_with_the_cure(tmp_path: Path):

@@ -1,0 +1,24 @@
+# One image for every process; the command says which: serve, signals, learn, ship, agent, console.
+FROM python:3.12.11-slim-bookworm
+
+# More arguments for pip, for example the index of PyTorch's CPU wheels: see the Makefile.
+ARG PIP_EXTRA=""
+
+WORKDIR /app
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY tendril tendril
+COPY kernels kernels
+COPY serving serving
+COPY signals signals
+COPY learner learner
+COPY offline_rl offline_rl
+COPY shipper shipper
+COPY dashboards dashboards
+RUN pip install --no-cache-dir -c constraints.txt ${PIP_EXTRA} .
+
+# A named volume takes over the owner of the folder it covers, so the workspace is made here.
+RUN useradd --uid 10001 --no-create-home tendril \
+    && install --directory --owner=tendril --mode=0750 /var/lib/tendril
+USER tendril
+ENV TENDRIL_WORKSPACE=/var/lib/tendril
+ENTRYPOINT ["tendril"]

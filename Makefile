@@ -1,0 +1,78 @@
+# Every command a person or CI needs. Each is complete on a fresh machine: it makes .venv with a
+# Python it finds, installs, runs; later runs install again only when the two files named in
+# INSTALLS_FROM change.
+#
+#   make demo ARGS="--minutes 10 --seed 1"     the whole loop, alive
+#   make test                                  lint, types, import rules and every test
+#   make test-fast                             the tests that end in under a minute
+#   make bench NAME=serving                    one benchmark; without NAME the list of them
+#
+# PYTHON     the interpreter to use, where the one found is not the one wanted.
+# PIP_EXTRA  more arguments for pip. On Linux, PyPI's torch brings gigabytes of CUDA libraries; a
+#            machine without an NVIDIA GPU saves them with --extra-index-url and the CPU index that
+#            PyTorch's install page names.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?=
+PIP_EXTRA ?=
+ARGS ?=
+NAME ?=
+INSTALLS_FROM := pyproject.toml constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_EXTRA)
+
+# A half-made environment or stamp is made again.
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-fast lint bench install clean
+
+help:
+	@sed -n '2,/^$$/s/^#//p' Makefile
+
+# `exec`: Ctrl-C and `kill` reach the demo itself, with no shell in between.
+demo: $(VENV)/.installed
+	@exec $(BIN)/tendril demo $(ARGS)
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m "not slow and not gpu and not kafka"
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/.installed-dev
+	@exec $(BIN)/python -m benchmarks $(or $(NAME),--list) $(ARGS)
+
+install: $(VENV)/.installed-dev
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache
+
+$(VENV)/.installed: $(INSTALLS_FROM) | $(BIN)/python
+	@echo "Installing Tendril into $(VENV): a minute or two, once."
+	$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(INSTALLS_FROM) | $(BIN)/python
+	@echo "Installing Tendril and its tools into $(VENV): a minute or two, once."
+	$(INSTALL) -e '.[dev]'
+	@touch $(VENV)/.installed $@
+
+# A name on PATH may be a stub that cannot run, so each candidate is tried, not looked up.
+$(BIN)/python:
+	@for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	  if $$python -c 'import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+	      2>/dev/null; then \
+	    echo "Making $(VENV) with $$($$python --version)."; \
+	    exec $$python -m venv --clear $(VENV); \
+	  fi; \
+	done; \
+	echo "No usable Python: expected 3.11, 3.12 or 3.13 with venv and ensurepip (on Debian the" \
+	  "package python3-venv), got none from: $(or $(PYTHON),PATH)." \
+	  "Name one: make demo PYTHON=/path/to/python3" >&2; \
+	exit 1

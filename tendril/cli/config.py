@@ -1,0 +1,53 @@
+"""`tendril config`: every setting, its value and where the value comes from."""
+
+import json
+import os
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tendril.settings import Settings, load_settings
+
+Row = tuple[str, Any, str]
+
+
+def print_config(file: Path | None, *, as_json: bool) -> None:
+    """As a table, or as JSON with `value` and `origin` for each key."""
+    rows = resolved(load_settings(file), file)
+    if as_json:
+        document = {key: {"value": value, "origin": origin} for key, value, origin in rows}
+        json.dump(document, sys.stdout, indent=2)
+        print()
+        return
+    table = Table("setting", "value", "from", box=None)
+    for key, value, origin in rows:
+        table.add_row(key, json.dumps(value), origin)
+    Console().print(table)
+
+
+def resolved(settings: Settings, file: Path | None) -> list[Row]:
+    """(dotted key, value, origin) for every setting."""
+    written = _flat(tomllib.loads(file.read_text())) if file else {}
+    rows: list[Row] = []
+    for key, value in _flat(settings.model_dump(mode="json")).items():
+        variable = "TENDRIL_" + key.upper().replace(".", "__")
+        if variable in os.environ:
+            origin = f"environment {variable}"
+        else:
+            origin = str(file) if key in written else "default"
+        rows.append((key, "(hidden)" if key.endswith("api_keys") and value else value, origin))
+    return rows
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

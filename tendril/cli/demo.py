@@ -1,0 +1,171 @@
+"""`tendril demo`: the whole loop on this machine, watched, and judged at the end."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import msgspec
+from rich.console import Console
+from rich.live import Live
+
+from dashboards.follower import LoopFollower
+from dashboards.health import limits_of
+from dashboards.loop_view import LoopView
+from dashboards.snapshot import LoopSnapshot
+from tendril.cli.demo_workspace import RETENTION_S, prepare
+from tendril.cli.live_view import render
+from tendril.cli.processes import arguments_for
+from tendril.cli.supervisor import Supervisor, WorkspaceLock
+from tendril.files import write_whole
+from tendril.log import SqliteLog
+from tendril.process import stop_on_signals
+from tendril.settings import Settings, load_settings
+
+EVALUATION_SHARE, MAX_EVALUATION_S = 0.2, 80.0
+"""Of the whole time, kept for the evaluation at the end."""
+DRAIN_S = 3.0
+REDRAW_S = 0.5
+REST = ("signals", "agent", "ship", "learn", "console")
+
+
+def run_demo(*, minutes: float, seed: int, headless: bool, report: Path | None, users: int) -> int:
+    """Run, watch, evaluate, report; 0 where the loop did its work without a failed request."""
+    started_at = time.time()
+    workspace = Path(".tendril/demo")
+    config = prepare(workspace, seed)
+    settings = load_settings(config)
+    lock = WorkspaceLock(workspace)
+    lock.acquire()
+    stop = threading.Event()
+    stop_on_signals(stop)
+    supervisor = Supervisor(workspace, {})
+    ends_at = started_at + 60 * minutes - min(MAX_EVALUATION_S, EVALUATION_SHARE * 60 * minutes)
+    watch = Watch(settings, headless=headless, started_at=started_at, ends_at=ends_at)
+    try:
+        start(supervisor, config, settings, users, seed, stop)
+        watch.until(lambda: stop.is_set() or time.time() >= ends_at, supervisor)
+        supervisor.end("users")
+        drained_at = time.time() + DRAIN_S
+        watch.until(lambda: time.time() >= drained_at, supervisor)
+    finally:
+        supervisor.stop()
+        watch.catch_up()
+        snapshot = watch.close()
+        lock.release()
+    if stop.is_set():
+        print("stopped; every process of the demo has ended")
+        return 1
+    return _report(settings, snapshot, started_at, seed, report)
+
+
+def start(
+    supervisor: Supervisor,
+    config: Path,
+    settings: Settings,
+    users: int,
+    seed: int,
+    stop: threading.Event,
+) -> None:
+    """Serving and users first, so that the first suggestion comes early; then the rest."""
+    url = f"http://{settings.serving.host}:{settings.serving.port}"
+    workspace = settings.workspace
+    supervisor.add("serve", arguments_for("serve", config))
+    supervisor.add(
+        "users",
+        ["-m", "offline_rl.autocomplete.users", "--url", url, "--key-file",
+         str(workspace / "api_key"), "--stats", str(workspace / "users.json"),
+         "--users", str(users), "--seed", str(seed), "--retention-s", str(RETENTION_S)],
+    )  # fmt: skip
+    while not stop.wait(0.1):
+        try:
+            httpx.get(f"{url}/health", timeout=1).raise_for_status()
+            break
+        except httpx.HTTPError:
+            supervisor.tick()
+    for command in REST:
+        supervisor.add(command, arguments_for(command, config))
+
+
+class Watch:
+    """The live view: follows the log and draws, or says a line now and then when headless."""
+
+    def __init__(
+        self, settings: Settings, *, headless: bool, started_at: float, ends_at: float
+    ) -> None:
+        self._settings, self._headless = settings, headless
+        self._started_at, self._ends_at = started_at, ends_at
+        self._log = SqliteLog(settings.path(settings.log.path))
+        self._follower = LoopFollower(self._log, LoopView(limits_of(settings)))
+        self._live = Live(console=Console(), auto_refresh=False, screen=False)
+        self._next_draw = 0.0
+        if headless:
+            print(
+                f"console http://127.0.0.1:{settings.console.port}  logs {settings.workspace}/logs",
+                flush=True,
+            )
+        else:
+            self._live.start()
+
+    def until(self, done: Callable[[], bool], supervisor: Supervisor) -> None:
+        """Keep watching, and the processes alive, until `done`."""
+        while not done():
+            supervisor.tick()
+            self._follower.poll(timeout_s=0.1)
+            if time.monotonic() >= self._next_draw:
+                self._draw(self._follower.snapshot())
+
+    def catch_up(self) -> None:
+        """Read what the ended processes left on the log."""
+        while self._follower.poll(timeout_s=0.2):
+            pass
+
+    def close(self) -> LoopSnapshot:
+        """The last state of the loop."""
+        snapshot = self._follower.snapshot()
+        self._draw(snapshot)
+        self._live.stop()
+        self._follower.close()
+        return snapshot
+
+    def _draw(self, snapshot: LoopSnapshot) -> None:
+        elapsed_s = time.time() - self._started_at
+        if self._headless:
+            self._next_draw = time.monotonic() + 15
+            print(_line(snapshot, elapsed_s), flush=True)
+            return
+        self._next_draw = time.monotonic() + REDRAW_S
+        config = self._settings.workspace / "tendril.toml"
+        urls = {
+            "console": f"http://127.0.0.1:{self._settings.console.port}",
+            "go back:": f"tendril --config {config} rollback",
+        }
+        view = render(snapshot, title="Tendril demo", elapsed_s=elapsed_s,
+                      total_s=self._ends_at - self._started_at, urls=urls)  # fmt: skip
+        self._live.update(view, refresh=True)
+
+
+def _line(snapshot: LoopSnapshot, elapsed_s: float) -> str:
+    live = snapshot.live
+    reward = live.reward_per_decision if live else None
+    acceptance = live.acceptance if live else None
+    return (
+        f"{elapsed_s:5.0f} s  {snapshot.traffic.num_decisions} decisions "
+        f"({snapshot.traffic.per_second:.0f}/s)  live v{snapshot.live_version}  "
+        f"acceptance {acceptance or 0:.1%}  reward {reward or 0:+.3f}  "
+        f"shipped {snapshot.counts.shipped} held {snapshot.counts.held}"
+    )
+
+
+def _report(
+    settings: Settings, snapshot: LoopSnapshot, started_at: float, seed: int, path: Path | None
+) -> int:
+    from tendril.cli.demo_report import build_report, render_report
+
+    report = build_report(settings, snapshot, started_at, seed)
+    Console().print(render_report(report))
+    if path is not None:
+        write_whole(path.absolute(), msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+        print(f"report written to {path}")
+    return 0 if report["requests"]["failed"] == 0 and report["ledger"]["balanced"] else 1

@@ -1,0 +1,81 @@
+"""The demo's folder and settings: everything on one machine, on a faster clock."""
+
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+import offline_rl.autocomplete
+from tendril.cli.deployment import check_workspace
+from tendril.cli.doctor import port_is_free
+from tendril.cli.supervisor import WorkspaceLock
+from tendril.files import write_whole
+
+MARKER = "demo"
+RECIPE = Path(offline_rl.autocomplete.__file__).parent / "recipe.toml"
+RETENTION_S = 5.0
+"""After acceptance; the recipe's one horizon."""
+FEEDBACK_WINDOW_S = 9.0
+PORTS = {"port": 8000, "admin_port": 8001, "console": 8080}
+
+
+class NotADemoFolder(FileExistsError):
+    """The folder holds something that the demo did not make, and must not delete."""
+
+
+def prepare(workspace: Path, seed: int) -> Path:
+    """An empty workspace with `tendril.toml` in it; returns that file.
+
+    Raises `AlreadyRunning`, `NotADemoFolder`, or `WorkspaceUnwritable` with the cure.
+    """
+    check_workspace(workspace.parent)
+    if workspace.exists():
+        lock = WorkspaceLock(workspace)
+        lock.acquire()  # refuses while another demo runs in it
+        if not (workspace / MARKER).exists():
+            raise NotADemoFolder(f"{workspace}: expected an earlier demo's folder, got another")
+        shutil.rmtree(workspace)
+        lock.release()
+    check_workspace(workspace)
+    write_whole(workspace / MARKER, b"made by `tendril demo`, which may delete this folder\n")
+    ports = {name: free_port(port) for name, port in PORTS.items()}
+    config = workspace / "tendril.toml"
+    write_whole(config, tomli_w.dumps(demo_settings(workspace, seed, ports)).encode())
+    return config
+
+
+def demo_settings(workspace: Path, seed: int, ports: dict[str, int]) -> dict[str, Any]:
+    """What differs from the defaults, and why it may here: minutes instead of hours."""
+    return {
+        "workspace": str(workspace.absolute()),
+        "serving": {
+            "port": ports["port"],
+            "admin_port": ports["admin_port"],
+            "max_context_tokens": 256,
+            "explore_share": 0.1,
+            "seed": seed,
+        },
+        "signals": {"recipe": str(RECIPE), "feedback_window_s": FEEDBACK_WINDOW_S},
+        "learner": {
+            "learning_rate": 2e-4,
+            "batch_episodes": 96,
+            "kl_coefficient": 0.02,
+            "publish_every_s": 45.0,
+            "min_steps_per_version": 4,
+        },
+        "shipping": {"gate_min_episodes": 100, "gate_max_episodes": 1_000},
+        "console": {"port": ports["console"]},
+    }
+
+
+def free_port(wanted: int) -> int:
+    """`wanted`, or where it is taken another one that is free now, said aloud."""
+    if port_is_free(wanted):
+        return wanted
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    print(f"port {wanted} is taken: using {port} instead", flush=True)
+    return port

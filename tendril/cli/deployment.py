@@ -1,0 +1,62 @@
+"""`tendril up` and `tendril down`: a whole deployment on one machine."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from tendril.cli.processes import MODULES, arguments_for
+from tendril.cli.supervisor import Supervisor, WorkspaceLock, supervise
+from tendril.files import write_whole
+from tendril.process import stop_on_signals
+from tendril.settings import Settings, load_settings
+
+DOWN_S = 30.0
+
+
+def up(config: Path | None) -> None:
+    """Supervise in the foreground until told to stop."""
+    settings = load_settings(config)
+    check_workspace(settings.workspace)
+    lock = WorkspaceLock(settings.workspace)
+    lock.acquire()
+    stop = threading.Event()
+    stop_on_signals(stop)
+    supervisor = Supervisor(settings.workspace, {})
+    try:
+        for command in MODULES:
+            supervisor.add(command, arguments_for(command, config))
+        serving = settings.serving
+        print(
+            f"serving on http://{serving.host}:{serving.port}/v1, console on "
+            f"http://127.0.0.1:{settings.console.port}, logs in {settings.workspace}/logs"
+        )
+        supervise(supervisor, stop)
+    finally:
+        supervisor.stop()
+        lock.release()
+
+
+def check_workspace(workspace: Path) -> None:
+    """Raises `WorkspaceUnwritable` with the path and the cure, before anything is started."""
+    write_whole(workspace / ".writable", b"")
+
+
+def down(config: Path | None) -> None:
+    """Ask the supervisor of this workspace to end, and wait for it."""
+    settings: Settings = load_settings(config)
+    lock = WorkspaceLock(settings.workspace)
+    holder = lock.holder()
+    if holder is None:
+        print(f"nothing runs in {settings.workspace}")
+        return
+    os.kill(holder, signal.SIGTERM)
+    deadline = time.monotonic() + DOWN_S
+    while lock.holder() == holder:
+        if time.monotonic() > deadline:
+            print(f"process {holder} did not end in {DOWN_S:.0f} s", file=sys.stderr)
+            sys.exit(1)
+        time.sleep(0.1)
+    print(f"stopped {settings.workspace}")

@@ -1,0 +1,113 @@
+"""`tendril doctor`: looks at this machine and workspace, and says how to mend what is wrong."""
+
+import importlib.util
+import json
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from tendril.cli.deployment import check_workspace
+from tendril.cli.supervisor import WorkspaceLock
+from tendril.files import WorkspaceUnwritable
+from tendril.log import LogUnavailable, SqliteLog
+from tendril.settings import Settings, load_settings
+
+MIN_FREE_BYTES = 2 * 10**9
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at; `cure` is empty where it is well."""
+
+    check: str
+    ok: bool
+    found: str
+    cure: str = ""
+
+
+def run_doctor(config: Path | None, *, as_json: bool) -> int:
+    """Print the findings; 0 where all is well, else 1."""
+    settings = load_settings(config)
+    findings = [check(settings) for check in CHECKS]
+    if as_json:
+        print(json.dumps([finding._asdict() for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            print(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.check}: {finding.found}")
+            if not finding.ok:
+                print(f"      {finding.cure}")
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+def _python(_: Settings) -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    ok = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    return Finding("Python", ok, version, "Install Python 3.11, 3.12 or 3.13.")
+
+
+def _workspace(settings: Settings) -> Finding:
+    try:
+        check_workspace(settings.workspace)
+    except WorkspaceUnwritable as error:
+        return Finding("workspace", False, str(error), "Free space, or set TENDRIL_WORKSPACE.")
+    return Finding("workspace", True, f"{settings.workspace} is writable")
+
+
+def _disk(settings: Settings) -> Finding:
+    free = shutil.disk_usage(settings.workspace if settings.workspace.exists() else ".").free
+    found = f"{free / 1e9:.1f} GB free"
+    return Finding("disk", free >= MIN_FREE_BYTES, found, "Free at least 2 GB.")
+
+
+def _checkpoint(settings: Settings) -> Finding:
+    folder = settings.serving.checkpoint
+    missing = [
+        name
+        for name in ("config.json", "tokenizer.json", "model.safetensors")
+        if not (folder / name).is_file()
+    ]
+    found = f"{folder}: missing {', '.join(missing)}" if missing else str(folder)
+    return Finding(
+        "checkpoint", not missing, found, "Set serving.checkpoint to a Hugging Face folder."
+    )
+
+
+def _log(settings: Settings) -> Finding:
+    path = settings.path(settings.log.path)
+    try:
+        SqliteLog(path).close()
+    except LogUnavailable as error:
+        return Finding("event log", False, str(error), "Free space, or set log.path.")
+    return Finding("event log", True, str(path))
+
+
+def _ports(settings: Settings) -> Finding:
+    if (holder := WorkspaceLock(settings.workspace).holder()) is not None:
+        return Finding("ports", True, f"in use by this workspace's own process {holder}")
+    wanted = (settings.serving.port, settings.serving.admin_port, settings.console.port)
+    taken = [port for port in wanted if not port_is_free(port)]
+    found = f"taken: {taken}" if taken else f"free: {list(wanted)}"
+    return Finding("ports", not taken, found, "Set serving.port, .admin_port or console.port.")
+
+
+def _engines(_: Settings) -> Finding:
+    has_vllm = importlib.util.find_spec("vllm") is not None
+    return Finding("engines", True, "torch, vllm" if has_vllm else "torch")
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen on this loopback port now; 0 always can."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+CHECKS: tuple[Callable[[Settings], Finding], ...] = (
+    _python, _workspace, _disk, _checkpoint, _log, _ports, _engines,
+)  # fmt: skip

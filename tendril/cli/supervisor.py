@@ -1,0 +1,191 @@
+"""Runs one process of each kind on this machine, and brings a dead one back.
+
+Each child writes to `<workspace>/logs/<name>.log`. Only children started here are ever signalled.
+"""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from tendril.files import write_whole
+from tendril.process import PARENT_VARIABLE
+
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.5, 30.0
+STABLE_S = 20.0
+"""A process that lived this long starts again without back-off."""
+STOP_S = 15.0
+CHECK_S = 0.1
+
+
+class AlreadyRunning(RuntimeError):
+    """Another supervisor holds this workspace."""
+
+
+class Child(msgspec.Struct, kw_only=True):
+    """One supervised process, as `tendril status` shows it."""
+
+    name: str
+    pid: int | None = None
+    restarts: int = 0
+    started_at: float = 0.0
+    last_exit: int | None = None
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A child and what it takes to run it."""
+
+    child: Child
+    command: Sequence[str]
+    process: subprocess.Popen[bytes] | None = None
+    backoff_s: float = FIRST_BACKOFF_S
+    start_at: float = 0.0
+    ended: bool = field(default=False)
+    """Stopped on purpose."""
+
+
+class WorkspaceLock:
+    """One supervisor a workspace; the lock goes with its process, however that ends."""
+
+    def __init__(self, workspace: Path) -> None:
+        workspace.mkdir(parents=True, exist_ok=True)
+        self._path = workspace / "supervisor.lock"
+        self._file: IO[str] | None = None
+
+    def acquire(self) -> None:
+        """Raises `AlreadyRunning` naming the holder."""
+        file = self._path.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise AlreadyRunning(
+                f"{self._path.parent}: expected no supervisor, found process {self.holder()}; "
+                "stop it with `tendril down`, or choose another TENDRIL_WORKSPACE"
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        self._file = file
+
+    def holder(self) -> int | None:
+        """The process that holds the lock, None where nobody does."""
+        try:
+            with self._path.open("r+") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return int(file.read())
+        except (FileNotFoundError, ValueError):
+            return None
+        return None
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class Supervisor:
+    """See the module. Call `tick` often, `stop` at the end."""
+
+    def __init__(self, workspace: Path, environment: dict[str, str]) -> None:
+        self._workspace = workspace
+        self._environment = {
+            **os.environ, **environment, PARENT_VARIABLE: str(os.getpid()),
+            "OMP_WAIT_POLICY": "passive",  # idle threads of one process must not starve another
+        }  # fmt: skip
+        self._slots: dict[str, _Slot] = {}
+
+    def add(self, name: str, arguments: Sequence[str]) -> None:
+        """Start `python ARGUMENTS` now and keep it running."""
+        slot = _Slot(Child(name=name), [sys.executable, *arguments])
+        self._slots[name] = slot
+        self._start(slot)
+        self._write_state()
+
+    def tick(self) -> None:
+        """Notice dead children and start them again when their back-off is over."""
+        changed = False
+        for slot in self._slots.values():
+            if slot.process is not None and slot.process.poll() is not None:
+                self._note_exit(slot)
+                changed = True
+            if slot.process is None and not slot.ended and time.monotonic() >= slot.start_at:
+                slot.child.restarts += 1
+                self._start(slot)
+                changed = True
+        if changed:
+            self._write_state()
+
+    def children(self) -> list[Child]:
+        return [slot.child for slot in self._slots.values()]
+
+    def end(self, name: str) -> None:
+        """Stop one child for good."""
+        self._stop([self._slots[name]])
+
+    def stop(self) -> None:
+        """Stop every child, the newest first, and wait; who does not end in time is killed."""
+        self._stop(list(reversed(self._slots.values())))
+
+    def _start(self, slot: _Slot) -> None:
+        logs = self._workspace / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        with (logs / f"{slot.child.name}.log").open("ab") as output:
+            slot.process = subprocess.Popen(
+                slot.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                env=self._environment,
+                start_new_session=True,  # Ctrl-C reaches the supervisor alone; it ends the rest
+            )  # fmt: skip
+        slot.child.pid = slot.process.pid
+        slot.child.started_at = time.time()
+
+    def _note_exit(self, slot: _Slot) -> None:
+        assert slot.process is not None
+        slot.child.last_exit, slot.child.pid = slot.process.returncode, None
+        slot.process = None
+        lived_s = time.time() - slot.child.started_at
+        stable = lived_s >= STABLE_S
+        slot.start_at = time.monotonic() + (0.0 if stable else slot.backoff_s)
+        slot.backoff_s = FIRST_BACKOFF_S if stable else min(slot.backoff_s * 2, MAX_BACKOFF_S)
+
+    def _stop(self, slots: Sequence[_Slot]) -> None:
+        for slot in slots:
+            slot.ended = True
+            if slot.process is not None and slot.process.poll() is None:
+                slot.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_S
+        for slot in slots:
+            if slot.process is None:
+                continue
+            try:
+                slot.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                slot.process.kill()
+                slot.process.wait()
+            slot.child.last_exit, slot.child.pid = slot.process.returncode, None
+            slot.process = None
+        self._write_state()
+
+    def _write_state(self) -> None:
+        state = msgspec.json.encode({"children": self.children(), "at": time.time()})
+        write_whole(self._workspace / "processes.json", state)
+
+
+def supervise(supervisor: Supervisor, stop: threading.Event) -> None:
+    """Keep the children running until `stop`, then end them."""
+    try:
+        while not stop.wait(CHECK_S):
+            supervisor.tick()
+    finally:
+        supervisor.stop()

@@ -1,0 +1,72 @@
+"""Episode: the traces of one piece of work, closed, with reward."""
+
+from typing import Literal
+
+import msgspec
+
+from tendril.records.base import Record
+from tendril.records.trace import Exploration, Lane, PolicySpan, Route
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """One trace inside an episode: prompt, sampled tokens and credit."""
+
+    trace_id: str
+    prompt_token_ids: tuple[int, ...]
+    completion_token_ids: tuple[int, ...]  # [T]
+    loss_mask: tuple[bool, ...]  # [T]
+    behavior_logprobs: tuple[float, ...]  # [T]
+    policy_spans: tuple[PolicySpan, ...]
+    credit: tuple[float, ...]
+    """[T]: per-token reward; its mean over `loss_mask` equals the episode's reward."""
+    temperature: float
+    exploration: Exploration | None = None
+
+
+class Episode(Record, frozen=True, kw_only=True):
+    """The traces of one piece of work, closed, with reward. Self-contained for training."""
+
+    TOPIC = "episodes"
+    episode_id: str
+    """Hash of trace id, recipe digest and revision: a replay makes the same id."""
+    session_id: str
+    tenant: str
+    user_key: str
+    lane: Lane
+    route: Route
+    closed_at: float
+    served_at: float
+    feedback_at: float | None
+    """Ingest time of the last feedback that counted; None without any."""
+    segments: tuple[Segment, ...]
+    reward: float | None
+    """None means unknown (no component observed), 0.0 means neutral."""
+    weight: float = 1.0
+    """How much of an observation this is (an ignored suggestion counts half)."""
+    components: dict[str, float]
+    """Reward parts by name; what was not observed is absent."""
+    outcome: str
+    """How it ended: accepted, accepted_partially, undone, rejected, ignored, suppressed, ..."""
+    accepted_bytes: int = 0
+    shown_bytes: int = 0
+    held_out: bool = False
+    """Reserved for the gate: the learner never trains on it."""
+    tokenizer_digest: str
+    recipe_digest: str
+    revision: int = 0
+    supersedes: str | None = None
+    maturity: Literal["provisional", "revised", "final"] = "final"
+    group_id: str | None = None
+    train_consent: bool = True
+    untrainable: str | None = None
+
+    def __post_init__(self) -> None:
+        for segment in self.segments:
+            num_tokens = len(segment.completion_token_ids)
+            for name in ("loss_mask", "behavior_logprobs", "credit"):
+                got = len(getattr(segment, name))
+                if got != num_tokens:
+                    raise ValueError(
+                        f"episode {self.episode_id}, trace {segment.trace_id}: "
+                        f"got {got} {name} for {num_tokens} completion tokens"
+                    )
