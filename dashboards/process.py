@@ -4,6 +4,7 @@ import errno
 import logging
 import socket
 import threading
+import time
 from pathlib import Path
 
 import uvicorn
@@ -12,12 +13,15 @@ from dashboards.console import create_app
 from dashboards.follower import LoopFollower
 from dashboards.health import limits_of
 from dashboards.loop_view import LoopView
+from dashboards.snapshot import LoopSnapshot
 from tendril.files import write_whole
 from tendril.log import LogUnavailable, SqliteLog
 from tendril.settings import Settings
+from tendril.telemetry import Telemetry, setup
 
 URL_FILE = Path("console.url")
 RETRY_S = 1.0
+REPORT_EVERY_S = 5.0
 logger = logging.getLogger(__name__)
 
 
@@ -28,6 +32,7 @@ def run(settings: Settings, stop: threading.Event) -> None:
     """
     log = SqliteLog(settings.path(settings.log.path))
     follower = LoopFollower(log, LoopView(limits_of(settings)))
+    telemetry = setup("console", settings.telemetry)
     listener = listen(settings.console.port, settings.console.host)
     url_file = settings.path(URL_FILE)
     server = uvicorn.Server(
@@ -39,8 +44,9 @@ def run(settings: Settings, stop: threading.Event) -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         write_whole(url_file, f"{url}\n".encode())
         logger.info("console page: %s", url)
-        _follow(follower, thread, stop)
+        _follow(follower, thread, stop, telemetry)
     finally:
+        telemetry.shutdown()
         server.should_exit = True
         thread.join(timeout=10)
         listener.close()
@@ -49,7 +55,10 @@ def run(settings: Settings, stop: threading.Event) -> None:
         log.close()
 
 
-def _follow(follower: LoopFollower, server: threading.Thread, stop: threading.Event) -> None:
+def _follow(
+    follower: LoopFollower, server: threading.Thread, stop: threading.Event, telemetry: Telemetry
+) -> None:
+    report_at = 0.0
     while not stop.is_set():
         if not server.is_alive():
             raise RuntimeError("the console's web server ended; expected it to run until stopped")
@@ -58,6 +67,20 @@ def _follow(follower: LoopFollower, server: threading.Thread, stop: threading.Ev
         except LogUnavailable as error:
             logger.warning("console waits for the log: %s", error)
             stop.wait(RETRY_S)
+        if time.monotonic() >= report_at:
+            report(telemetry, follower.snapshot())
+            report_at = time.monotonic() + REPORT_EVERY_S
+
+
+def report(telemetry: Telemetry, snapshot: LoopSnapshot) -> None:
+    """The loop's health as metrics: only this process sees the whole log."""
+    for stage in snapshot.stages:
+        if stage.at is not None:
+            telemetry.gauge("tendril.loop.newest", stage.at, stage=stage.name)
+    for line in snapshot.ledger:
+        imbalance = line.read - sum(line.outcomes.values())
+        kind = f"{line.process}/{line.kind}"
+        telemetry.gauge("tendril.ledger.imbalance", imbalance, kind=kind)
 
 
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:

@@ -41,6 +41,8 @@ class SampledToken(NamedTuple):
     """Set on the last token."""
     silence_logprob: float | None = None
     """First token only: of the silence token, where the model has one."""
+    queue_s: float | None = None
+    """First token only: how long the request waited before the engine took it up."""
 
 
 class SwapResult(NamedTuple):
@@ -68,7 +70,8 @@ class Engine(Protocol):
     def generate(self, request: EngineRequest) -> AsyncIterator[SampledToken]:
         """Sample until end of text, silence or `max_tokens`; closing the iterator aborts.
 
-        Raises `EngineBusy` before the first token where the queue is full.
+        Raises `EngineBusy` before the first token where the queue is full, `ValueError` for a
+        prompt that the engine cannot hold.
         """
         ...
 

@@ -16,6 +16,7 @@ class KeyValueSlots:
         head_size = getattr(config, "head_dim", None) or (
             config.hidden_size // config.num_attention_heads
         )
+        self.capacity = capacity
         shape = (num_slots, config.num_key_value_heads, capacity, head_size)
         layers = range(config.num_hidden_layers)
         self._keys = [torch.zeros(shape) for _ in layers]  # each [S, H, C, D]

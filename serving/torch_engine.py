@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -28,34 +27,12 @@ from serving.engine import (
     SwapResult,
 )
 from serving.kv_slots import KeyValueSlots
-from serving.sampler import Row, draw
+from serving.running import Running, deliver
+from serving.sampler import draw
 from serving.weights import StagedWeights, runtime_digest
 from tendril.weights import InvalidWeights
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class _Running:
-    """One request inside the engine."""
-
-    request: EngineRequest
-    loop: asyncio.AbstractEventLoop
-    tokens: asyncio.Queue[SampledToken | Exception]
-    generator: torch.Generator | None
-    slot: int = -1
-    num_sampled: int = 0
-    last_token: int = 0
-    aborted: bool = False
-    outbox: list[SampledToken] = field(default_factory=list)
-
-    @property
-    def row(self) -> Row:
-        first = self.num_sampled == 0
-        return Row(
-            self.request.temperature, self.request.top_p, self.generator,
-            first, first and self.request.forbid_silence,
-        )  # fmt: skip
 
 
 class TorchEngine:
@@ -80,7 +57,7 @@ class TorchEngine:
             folder, dtype=torch.float32
         ).eval()
         first = StagedWeights(folder, self._model)
-        self._stop_ids = {self._model.config.eos_token_id, silence_token_id} - {None}
+        self._stop_ids = _end_ids(self._model) | ({silence_token_id} - {None})
         self._silence_token_id = silence_token_id
         self._policy_version, self._digest, self._dtypes = (
             policy_version, first.digest, first.dtypes,
@@ -88,8 +65,9 @@ class TorchEngine:
         self._slots = KeyValueSlots(self._model.config, max_running, max_context_tokens)
         self._free_slots = list(range(max_running))
         self._max_waiting = max_waiting
-        self._waiting: deque[_Running] = deque()
-        self._running: list[_Running] = []
+        self._waiting: deque[Running] = deque()
+        self._running: list[Running] = []
+        self._changing = threading.Lock()
         self._staged: tuple[int, StagedWeights] | None = None
         self._swap: tuple[int, StagedWeights, Future[float]] | None = None
         self._wake = threading.Condition()
@@ -98,13 +76,15 @@ class TorchEngine:
         self._thread.start()
 
     async def generate(self, request: EngineRequest) -> AsyncIterator[SampledToken]:
+        self._check(request)
         generator = None
         if request.seed is not None:
             generator = torch.Generator().manual_seed(request.seed)
-        running = _Running(request, asyncio.get_running_loop(), asyncio.Queue(), generator)
+        running = Running(request, asyncio.get_running_loop(), asyncio.Queue(), generator)
         with self._wake:
-            if len(self._waiting) >= self._max_waiting:
-                raise EngineBusy(f"{len(self._waiting)} requests wait, limit {self._max_waiting}")
+            num_waiting = self.stats().num_waiting
+            if num_waiting >= self._max_waiting:
+                raise EngineBusy(f"{num_waiting} requests wait, limit {self._max_waiting}")
             self._waiting.append(running)
             self._wake.notify()
         try:
@@ -118,34 +98,49 @@ class TorchEngine:
         finally:
             running.aborted = True
 
+    def _check(self, request: EngineRequest) -> None:
+        """A prompt that cannot be run must not reach the batch: it would fail its neighbours."""
+        prompt, capacity = request.prompt_token_ids, self._slots.capacity
+        vocabulary = self._model.get_input_embeddings().num_embeddings
+        if not prompt or len(prompt) + request.max_tokens > capacity:
+            raise ValueError(
+                f"prompt and max_tokens: expected 1 to {capacity} tokens together, "
+                f"got {len(prompt)} + {request.max_tokens}"
+            )
+        if min(prompt) < 0 or max(prompt) >= vocabulary:
+            raise ValueError(
+                f"prompt: expected token ids from 0 to {vocabulary - 1}, "
+                f"got {min(prompt)} to {max(prompt)}"
+            )
+
     def stage(self, policy_version: int, folder: Path) -> str:
         try:
             staged = StagedWeights(folder, self._model)
-        except InvalidWeights as error:
+        except (OSError, ValueError) as error:  # not there, torn, or of another model
             raise SwapRefused(str(error)) from error
-        self._staged = (policy_version, staged)
+        with self._changing:
+            self._staged = (policy_version, staged)
         return staged.digest
 
     def swap(self, policy_version: int) -> SwapResult:
-        if self._staged is None or self._staged[0] != policy_version:
-            raise SwapRefused(
-                f"expected version {policy_version} staged, got "
-                f"{self._staged[0] if self._staged else 'none'}"
-            )
-        paused: Future[float] = Future()
-        with self._wake:
-            self._swap = (*self._staged, paused)
-            self._wake.notify()
-        pause_ms = paused.result(timeout=30)
-        self._staged = None
-        digest = runtime_digest(self._model, self._dtypes)
-        self._digest = digest
-        return SwapResult(policy_version, pause_ms, digest)
+        with self._changing:  # one change at a time: the digest is of the version that was asked
+            if self._staged is None or self._staged[0] != policy_version:
+                raise SwapRefused(
+                    f"expected version {policy_version} staged, got "
+                    f"{self._staged[0] if self._staged else 'none'}"
+                )
+            paused: Future[float] = Future()
+            with self._wake:
+                self._swap = (*self._staged, paused)
+                self._wake.notify()
+            pause_ms = paused.result(timeout=30)
+            self._staged = None
+            self._digest = runtime_digest(self._model, self._dtypes)
+            return SwapResult(policy_version, pause_ms, self._digest)
 
     def stats(self) -> EngineStats:
-        return EngineStats(
-            self._policy_version, self._digest, len(self._running), len(self._waiting)
-        )
+        num_waiting = sum(not running.aborted for running in tuple(self._waiting))
+        return EngineStats(self._policy_version, self._digest, len(self._running), num_waiting)
 
     def close(self) -> None:
         with self._wake:
@@ -192,23 +187,24 @@ class TorchEngine:
         for running in [running for running in self._running if running.aborted]:
             self._release(running)
 
-    def _release(self, running: _Running) -> None:
+    def _release(self, running: Running) -> None:
         self._running.remove(running)
         self._free_slots.append(running.slot)
 
-    def _admit(self) -> list[_Running]:
-        admitted: list[_Running] = []
+    def _admit(self) -> list[Running]:
+        admitted: list[Running] = []
         with self._wake:
             while self._waiting and self._free_slots:
                 running = self._waiting.popleft()
                 if running.aborted:
                     continue
                 running.slot = self._free_slots.pop()
+                running.queue_s = time.monotonic() - running.arrived_at
                 self._running.append(running)
                 admitted.append(running)
         return admitted
 
-    def _prefill(self, admitted: list[_Running]) -> None:
+    def _prefill(self, admitted: list[Running]) -> None:
         prompts = [running.request.prompt_token_ids for running in admitted]
         width = max(map(len, prompts))
         ids_BQ = torch.zeros(len(prompts), width, dtype=torch.long)
@@ -218,16 +214,14 @@ class TorchEngine:
         last_B = torch.tensor([len(prompt) - 1 for prompt in prompts])
         self._step(admitted, ids_BQ, positions_BQ, last_B)
 
-    def _decode(self, decoding: list[_Running]) -> None:
+    def _decode(self, decoding: list[Running]) -> None:
         ids_BQ = torch.tensor([[running.last_token] for running in decoding])
-        positions_BQ = torch.tensor(
-            [[len(r.request.prompt_token_ids) + r.num_sampled - 1] for r in decoding]
-        )
+        positions_BQ = torch.tensor([[running.next_position] for running in decoding])
         self._step(decoding, ids_BQ, positions_BQ, torch.zeros(len(decoding), dtype=torch.long))
 
     def _step(
         self,
-        rows: list[_Running],
+        rows: list[Running],
         ids_BQ: torch.Tensor,
         positions_BQ: torch.Tensor,
         last_B: torch.Tensor,
@@ -254,33 +248,32 @@ class TorchEngine:
                     self._policy_version,
                     self._finish(running),
                     float(silence[i]) if first and silence is not None else None,
-                )  # fmt: skip
+                    running.queue_s if first else None,
+                )
             )
 
-    def _finish(self, running: _Running) -> Literal["stop", "length"] | None:
+    def _finish(self, running: Running) -> Literal["stop", "length"] | None:
         if running.last_token in self._stop_ids:
             return "stop"
         return "length" if running.num_sampled >= running.request.max_tokens else None
 
     def _deliver(self) -> None:
-        """Hand tokens to their event loops: one wake-up a loop and turn."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Running, list[SampledToken]]]] = {}
-        for running in list(self._running):
-            if running.outbox:
-                by_loop.setdefault(running.loop, []).append((running, running.outbox))
-                if running.outbox[-1].finish:
-                    self._release(running)
-                running.outbox = []
-        for loop, deliveries in by_loop.items():
-            loop.call_soon_threadsafe(_put_all, deliveries)
+        sampled = [running for running in self._running if running.outbox]
+        for running in sampled:
+            last = running.outbox[-1]
+            if isinstance(last, SampledToken) and last.finish:
+                self._release(running)
+        deliver(sampled)
 
     def _fail_running(self, error: Exception) -> None:
-        for running in list(self._running):
+        failed = list(self._running)
+        for running in failed:
             self._release(running)
-            running.loop.call_soon_threadsafe(running.tokens.put_nowait, error)
+            running.outbox = [error]
+        deliver(failed)
 
 
-def _put_all(deliveries: list[tuple[_Running, list[SampledToken]]]) -> None:
-    for running, tokens in deliveries:
-        for token in tokens:
-            running.tokens.put_nowait(token)
+def _end_ids(model: PreTrainedModel) -> set[int]:
+    """End-of-text ids: a configuration may name none, one or several."""
+    ids = model.config.eos_token_id
+    return set(ids) if isinstance(ids, list) else {ids} - {None}

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tendril.weights import TensorBytes, InvalidWeights, read_weights, weights_digest
+from tendril.weights import InvalidWeights, TensorBytes, read_weights, weights_digest
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
@@ -33,14 +33,22 @@ class StagedWeights:
                     f"{folder}, {name}: expected shape {tuple(parameters[name].shape)}, "
                     f"got {tensor.shape}"
                 )
-            raw = torch.frombuffer(bytearray(tensor.data), dtype=DTYPES[tensor.dtype])
-            self._tensors[name] = raw.reshape(tensor.shape).to(parameters[name].dtype)
+            self._tensors[name] = _decoded(tensor, parameters[name].dtype, f"{folder}, {name}")
 
     @torch.no_grad()
     def apply(self, model: nn.Module) -> None:
         """Overwrite the model's parameters in place: a copy, no allocation."""
         for name, parameter in model.named_parameters():
             parameter.copy_(self._tensors[name])
+
+
+def _decoded(stored: TensorBytes, dtype: torch.dtype, source: str) -> Tensor:
+    if stored.dtype not in DTYPES:
+        raise InvalidWeights(f"{source}: expected one of {', '.join(DTYPES)}, got {stored.dtype}")
+    tensor = torch.frombuffer(bytearray(stored.data), dtype=DTYPES[stored.dtype])
+    if not tensor.isfinite().all():
+        raise InvalidWeights(f"{source}: expected finite numbers, got NaN or infinity")
+    return tensor.reshape(stored.shape).to(dtype)
 
 
 def runtime_digest(model: nn.Module, dtypes: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from signals.judge import Judgement, judge
 from signals.recipe import Recipe
 from signals.state import KINDS, Fate, OpenTrace, State, WaitingEvent
 from tendril.log import EventLog, LogRecord, Offsets, TopicPartition
-from tendril.records import DeadLetter, Feedback, InvalidRecord, Ledger, Trace, decode
+from tendril.records import DeadLetter, Feedback, InvalidRecord, Ledger, Record, Trace, decode
 
 TOPICS = (Trace.TOPIC, Feedback.TOPIC)
 SETTLE_S = 0.5
@@ -59,15 +59,17 @@ class Joiner:
                 self._state.forget(clock)
         return more
 
-    def publish(self, log: EventLog) -> None:
-        """Append the outbox to the log, then empty it. Raises `LogUnavailable`."""
+    def publish(self, log: EventLog) -> list[Record]:
+        """Append the outbox to the log, then empty it; returns it. Raises `LogUnavailable`."""
+        published: list[Record] = []
         while True:
             up_to, records = self._state.outbox(MAX_SENT)
             if not records:
-                return
+                return published
             log.append(records)
             with self._state.change():
                 self._state.sent(up_to)
+            published += [record for _, record in records]
 
     def ledger(self, at: float) -> Ledger:
         """What was read since the state began, and what became of it."""

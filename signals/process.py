@@ -7,19 +7,23 @@ state, and readers drop the rare repeated episode by its id.
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from signals.joiner import TOPICS, Joiner
 from signals.recipe import load_recipe
 from signals.state import State
 from tendril.log import EventLog, LeaseLost, LogReader, LogUnavailable, SqliteLog
+from tendril.records import Episode, Record
 from tendril.settings import Settings
+from tendril.telemetry import Telemetry, setup
 
 GROUP = "signals"
 STATE_FILE = Path("signals.db")
 POLL_TIMEOUT_S = 0.2
 LEDGER_EVERY_S = 2.0
 PAUSE_S = 1.0
+NO_TELEMETRY = Telemetry(None, None)
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +45,12 @@ def run(settings: Settings, stop: threading.Event) -> None:
         held_out_share=signals.held_out_share,
     )
     reader = log.reader(GROUP, TOPICS)
+    telemetry = setup(GROUP, settings.telemetry)
     try:
         refuse_foreign_state(state.path, joiner, log)
-        join(log, reader, joiner, stop, batch_records=signals.batch_records)
+        join(log, reader, joiner, stop, batch_records=signals.batch_records, telemetry=telemetry)
     finally:
+        telemetry.shutdown()
         reader.close()
         state.close()
         log.close()
@@ -70,13 +76,16 @@ def join(
     *,
     batch_records: int,
     pause_s: float = PAUSE_S,
+    telemetry: Telemetry = NO_TELEMETRY,
 ) -> None:
     """Claim the input, join it, and start over after an outage or another reader's turn."""
     while not stop.is_set():
         try:
             reader.seek(joiner.offsets())
             reader.commit(joiner.offsets())  # fails while another reader holds the input
-            join_while_owner(log, reader, joiner, stop, batch_records=batch_records)
+            join_while_owner(
+                log, reader, joiner, stop, batch_records=batch_records, telemetry=telemetry
+            )
         except LeaseLost as lost:
             logger.info("standing by: %s", lost)
             stop.wait(pause_s)
@@ -92,6 +101,7 @@ def join_while_owner(
     stop: threading.Event,
     *,
     batch_records: int,
+    telemetry: Telemetry = NO_TELEMETRY,
 ) -> None:
     """Poll, join, publish, until `stop` is set. Raises `LeaseLost` and `LogUnavailable`."""
     ledger_at, more = 0.0, False
@@ -101,8 +111,19 @@ def join_while_owner(
         # Fails unless the input is still ours: otherwise an empty poll does not mean caught up.
         reader.commit(joiner.offsets())
         more = joiner.step(records, now=polled_at, caught_up=len(records) < batch_records)
-        joiner.publish(log)
+        report(telemetry, joiner.publish(log))
         if polled_at - ledger_at >= LEDGER_EVERY_S:
-            log.append([(GROUP, joiner.ledger(polled_at))])
+            ledger = joiner.ledger(polled_at)
+            telemetry.gauge("tendril.signals.pending", ledger.outcomes["traces"].get("pending", 0))
+            log.append([(GROUP, ledger)])
             ledger_at = polled_at
     log.append([(GROUP, joiner.ledger(time.time()))])
+
+
+def report(telemetry: Telemetry, published: Iterable[Record]) -> None:
+    """Count what was published, and how it was rewarded."""
+    for record in published:
+        if isinstance(record, Episode):
+            telemetry.count("tendril.signals.episodes", outcome=record.outcome)
+            if record.reward is not None:
+                telemetry.record("tendril.signals.reward", record.reward)

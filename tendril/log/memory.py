@@ -19,10 +19,11 @@ class MemoryLog:
         self._changed = threading.Condition()
 
     def append(self, records: Iterable[tuple[str, Record]]) -> None:
+        encoded = [(record.TOPIC, key, encode(record)) for key, record in records]  # all or none
         with self._changed:
-            for key, record in records:
-                rows = self._records[record.TOPIC]
-                rows.append(LogRecord(record.TOPIC, 0, len(rows), key, encode(record), time.time()))
+            for topic, key, value in encoded:
+                rows = self._records[topic]
+                rows.append(LogRecord(topic, 0, len(rows), key, value, time.time()))
             self._changed.notify_all()
 
     def reader(self, group: str, topics: Sequence[str]) -> "MemoryReader":
@@ -42,6 +43,7 @@ class MemoryReader:
     def __init__(self, log: MemoryLog, group: str, topics: Sequence[str]) -> None:
         self._log, self._group, self._topics = log, group, tuple(topics)
         self._next: dict[TopicPartition, int] = {}
+        self._sought: dict[TopicPartition, int] = {}  # where to start a topic not yet owned
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
         deadline = time.monotonic() + timeout_s
@@ -69,7 +71,8 @@ class MemoryReader:
         owner = self._log._owners.setdefault((self._group, topic), self)
         place = TopicPartition(topic, 0)
         if owner is self and place not in self._next:
-            self._next[place] = self._log._committed[self._group].get(place, 0)
+            committed = self._log._committed[self._group].get(place, 0)
+            self._next[place] = self._sought.pop(place, committed)
         return owner is self
 
     def commit(self, offsets: Offsets) -> None:
@@ -86,7 +89,9 @@ class MemoryReader:
 
     def seek(self, offsets: Offsets) -> None:
         with self._log._changed:
-            self._next.update({p: offset for p, offset in offsets.items() if self._owns(p.topic)})
+            for place, offset in offsets.items():
+                owned = self._owns(place.topic)
+                (self._next if owned else self._sought)[place] = offset
 
     def close(self) -> None:
         with self._log._changed:

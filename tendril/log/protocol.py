@@ -35,7 +35,7 @@ class LogRecord(NamedTuple):
 
 
 class LogUnavailable(RuntimeError):
-    """The log cannot be reached or is full now; the same call may work later."""
+    """The log cannot be reached, is full or damaged; once mended, the same call works."""
 
 
 class LeaseLost(RuntimeError):
@@ -58,7 +58,10 @@ class LogReader(Protocol):
         ...
 
     def seek(self, offsets: Offsets) -> None:
-        """Read on from `offsets`, whatever the group committed."""
+        """Read on from `offsets`, whatever the group committed.
+
+        A stand-by reads from there when it takes over.
+        """
         ...
 
     def close(self) -> None:

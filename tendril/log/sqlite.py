@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tendril.log.protocol import LeaseLost, LogRecord, LogUnavailable, Offsets, TopicPartition
@@ -36,18 +36,37 @@ CREATE TABLE IF NOT EXISTS leases (
 def connect(path: Path) -> sqlite3.Connection:
     """Open a SQLite file in autocommit mode with write-ahead logging.
 
-    Raises `LogUnavailable` with the path and the cure where the folder is read-only or full.
+    Raises `LogUnavailable` with the path and the cure where the folder is read-only or full, or
+    the file is damaged.
     """
-    try:
+    with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(
             path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns what SQLite and the disk can say about `path` into `LogUnavailable`."""
+    try:
+        yield
     except (OSError, sqlite3.OperationalError) as error:
         raise unavailable(path, error) from error
-    return connection
+    except sqlite3.DatabaseError as error:
+        if type(error) is not sqlite3.DatabaseError:
+            raise  # a mistake of the caller
+        raise LogUnavailable(
+            f"{path}: expected an intact SQLite file, got: {error}. Restore it from a backup, or "
+            "move it away together with its -wal and -shm files to start an empty one"
+        ) from error
 
 
 def unavailable(path: Path, error: Exception) -> LogUnavailable:
@@ -79,17 +98,16 @@ class SqliteLog:
         self._lock = threading.Lock()
         self._connection = connect(path)
         try:
-            self._connection.executescript(SCHEMA)
-        except sqlite3.OperationalError as error:
-            raise unavailable(path, error) from error
+            with explained(path):
+                self._connection.executescript(SCHEMA)
+        except LogUnavailable:
+            self._connection.close()
+            raise
 
     def append(self, records: Iterable[tuple[str, Record]]) -> None:
         rows = [(record.TOPIC, key, encode(record)) for key, record in records]
-        try:
-            with self._lock, transaction(self._connection) as db:
-                self._insert(db, rows)
-        except sqlite3.OperationalError as error:
-            raise unavailable(self._path, error) from error
+        with explained(self._path), self._lock, transaction(self._connection) as db:
+            self._insert(db, rows)
 
     def _insert(self, db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> None:
         now = time.time()
@@ -107,7 +125,7 @@ class SqliteLog:
         return SqliteReader(self._path, group, topics)
 
     def end_offsets(self, topics: Sequence[str]) -> Offsets:
-        with self._lock:
+        with explained(self._path), self._lock:
             rows = dict(self._connection.execute("SELECT topic, next_offset FROM topics"))
         return {TopicPartition(topic, 0): rows.get(topic, 0) for topic in topics}
 
@@ -123,6 +141,7 @@ class SqliteReader:
         self._owner = f"{os.getpid()}-{uuid.uuid4().hex}"
         self._connection = connect(path)
         self._next: dict[str, int] = {}
+        self._sought: dict[str, int] = {}  # where to start a topic whose lease is not ours yet
         self._lease_checked_at = 0.0
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
@@ -135,7 +154,8 @@ class SqliteReader:
 
     def _take(self, max_records: int) -> list[LogRecord]:
         batch: list[LogRecord] = []
-        try:
+        reached: dict[str, int] = {}
+        with explained(self._path):
             self._renew_leases()
             for topic, start in self._next.items():
                 rows = self._connection.execute(
@@ -145,9 +165,8 @@ class SqliteReader:
                 ).fetchall()
                 batch += [LogRecord(*row) for row in rows]
                 if rows:
-                    self._next[topic] = rows[-1][2] + 1
-        except sqlite3.OperationalError as error:
-            raise unavailable(self._path, error) from error
+                    reached[topic] = rows[-1][2] + 1
+        self._next |= reached  # all or none: an error half-way passes over nothing
         return batch
 
     def _renew_leases(self) -> None:
@@ -165,7 +184,8 @@ class SqliteReader:
                 if not self._holds(db, topic):
                     self._next.pop(topic, None)
                 elif topic not in self._next:
-                    self._next[topic] = self._committed_offset(db, topic)
+                    committed = self._committed_offset(db, topic)
+                    self._next[topic] = self._sought.pop(topic, committed)
         self._lease_checked_at = now
 
     def _holds(self, db: sqlite3.Connection, topic: str) -> bool:
@@ -181,36 +201,31 @@ class SqliteReader:
         return row[0] if row else 0
 
     def commit(self, offsets: Offsets) -> None:
-        try:
-            with transaction(self._connection) as db:
-                for place, offset in offsets.items():
-                    if not self._holds(db, place.topic):
-                        raise LeaseLost(f"group {self._group}: {place.topic} has another reader")
-                    db.execute(
-                        "INSERT OR REPLACE INTO committed VALUES (?,?,?)",
-                        (self._group, place.topic, offset),
-                    )
-        except sqlite3.OperationalError as error:
-            raise unavailable(self._path, error) from error
+        with explained(self._path), transaction(self._connection) as db:
+            for place, offset in offsets.items():
+                if not self._holds(db, place.topic):
+                    raise LeaseLost(f"group {self._group}: {place.topic} has another reader")
+                db.execute(
+                    "INSERT OR REPLACE INTO committed VALUES (?,?,?)",
+                    (self._group, place.topic, offset),
+                )
 
     def committed(self) -> Offsets:
-        rows = self._connection.execute(
-            "SELECT topic, offset FROM committed WHERE consumer_group=?", (self._group,)
-        )
+        with explained(self._path):
+            rows = self._connection.execute(
+                "SELECT topic, offset FROM committed WHERE consumer_group=?", (self._group,)
+            ).fetchall()
         return {TopicPartition(t, 0): offset for t, offset in rows if t in self._topics}
 
     def seek(self, offsets: Offsets) -> None:
         self._lease_checked_at = 0.0
-        try:
+        with explained(self._path):
             self._renew_leases()
-        except sqlite3.OperationalError as error:
-            raise unavailable(self._path, error) from error
         for place, offset in offsets.items():
-            if place.topic in self._next:
-                self._next[place.topic] = offset
+            owned = place.topic in self._next
+            (self._next if owned else self._sought)[place.topic] = offset
 
     def close(self) -> None:
-        try:
+        with suppress(sqlite3.Error):  # the lease ends by itself soon
             self._connection.execute("DELETE FROM leases WHERE owner=?", (self._owner,))
-        finally:
-            self._connection.close()
+        self._connection.close()
