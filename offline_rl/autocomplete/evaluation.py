@@ -88,8 +88,9 @@ def difference(
     """`other` against `base`: relative changes, and 95 % intervals by resampling files."""
     draws = _file_resamples([prompt.file for prompt in prompts], seed)  # [R, P] weights
     rewards = (draws @ (other.reward - base.reward)) / draws.sum(1)
-    acceptance = _ratio(draws @ other.accepted, draws @ other.shown) / _ratio(
-        draws @ base.accepted, draws @ base.shown
+    acceptance = _ratio(
+        _ratio(draws @ other.accepted, draws @ other.shown),
+        _ratio(draws @ base.accepted, draws @ base.shown),
     )
     accepted_bytes = _ratio(draws @ other.accepted_bytes, draws @ base.accepted_bytes)
     ours, theirs = summary(other), summary(base)
