@@ -13,6 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 MAX_BATCH_TOKENS = 8_192
 
@@ -39,8 +40,10 @@ class Comparison(NamedTuple):
 
 def load_policy(folder: Path) -> PreTrainedModel:
     """A causal language model from a Hugging Face checkpoint folder, float32, evaluation mode."""
+    disable_progress_bar()  # "Loading weights: ..." would fill the logs of processes
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def silence_token_id(folder: Path, token: str | None) -> int | None:
@@ -57,6 +60,7 @@ def full_logprobs(
     """[N, V] log-probs after temperature at each completion position, item by item.
 
     Silence is a choice for the first token only: later positions have it masked, as in serving.
+    Raises ValueError for an empty prompt: nothing predicts its first token.
     """
     hidden_ND = _completion_hidden(model, items)
     logits_NV = model.get_output_embeddings()(hidden_ND).float()
@@ -66,11 +70,14 @@ def full_logprobs(
         first_N = torch.cat([torch.arange(len(i.completion)) == 0 for i in items])
         masked_N = torch.where(first_N, logits_NV[:, silence_token_id], -torch.inf)
         logits_NV = logits_NV.index_copy(1, torch.tensor([silence_token_id]), masked_N[:, None])
-    return logits_NV.log_softmax(-1)
+    logprobs_NV: Tensor = logits_NV.log_softmax(-1)
+    return logprobs_NV
 
 
 def _completion_hidden(model: PreTrainedModel, items: Sequence[Scorable]) -> Tensor:
     """[N, hidden] last states at the positions that predict each completion token."""
+    if not all(item.prompt for item in items):
+        raise ValueError("expected at least 1 prompt token in every item, got 0 in one")
     rows = [item.prompt + item.completion for item in items]
     width = max(map(len, rows))
     ids_BL = torch.zeros(len(rows), width, dtype=torch.long)
@@ -79,7 +86,8 @@ def _completion_hidden(model: PreTrainedModel, items: Sequence[Scorable]) -> Ten
     hidden_BLD = model.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state
     row_N = torch.cat([torch.full((len(i.completion),), b) for b, i in enumerate(items)])
     position_N = torch.cat([torch.arange(len(i.completion)) + len(i.prompt) - 1 for i in items])
-    return hidden_BLD[row_N, position_N]
+    hidden_ND: Tensor = hidden_BLD[row_N, position_N]
+    return hidden_ND
 
 
 def completion_logprobs(

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from kernels.scoring import load_policy
 from tendril.blobs import BlobStore
+from tendril.ids import new_id
 from tendril.log import EventLog
 from tendril.records import (
     TYPE_BY_TOPIC,
@@ -21,33 +22,46 @@ from tendril.weights import decode_weights
 
 
 class Anchor:
-    """Follows `policies` and `releases`; keeps the live version's weights as a frozen model."""
+    """Follows `policies` and `releases`; keeps the live version's weights as a frozen model.
+
+    Each is a consumer group of its own and never commits: it always reads from the beginning, and
+    waits for no reader that died.
+    """
 
     def __init__(self, log: EventLog, blobs: BlobStore, checkpoint: Path, first: int) -> None:
-        self._reader = log.reader("learner-anchor", (PolicyManifest.TOPIC, Release.TOPIC))
+        self._reader = log.reader(
+            f"learner-anchor-{new_id()}", (PolicyManifest.TOPIC, Release.TOPIC)
+        )
         self._blobs = blobs
         self._manifests: dict[int, PolicyManifest] = {}
         self.model: PreTrainedModel = load_policy(checkpoint)
-        self.version = first
-        self.rolled_back_from: int | None = None
-        """Set by `follow` when the live version went back; the caller clears it."""
+        self.version = self._live = first
+        self.newest = first
+        """The newest version that was ever published."""
+        self.num_rollbacks = 0
+        self.withdrawn: int | None = None
+        """The version that the newest rollback took out of service."""
 
     def follow(self) -> bool:
         """Read what is new; True where the live version changed and `model` with it."""
-        live = self.version
         for record in self._new_records():
-            if isinstance(record, PolicyManifest):
-                self._manifests[record.policy_version] = record
-            elif isinstance(record, Release) and record.state == "promoted":
-                live = record.policy_version
-            elif isinstance(record, Release) and record.state == "rolled_back":
-                live = record.target_version or live
-                self.rolled_back_from = record.policy_version
-        if live == self.version or live not in self._manifests:
+            self._fold(record)
+        if self._live == self.version or self._live not in self._manifests:
             return False
-        load_snapshot(self.model, self._manifests[live], self._blobs)
-        self.version = live
+        load_snapshot(self.model, self._manifests[self._live], self._blobs)
+        self.version = self._live
         return True
+
+    def _fold(self, record: Record) -> None:
+        if isinstance(record, PolicyManifest):
+            self._manifests[record.policy_version] = record
+            self.newest = max(self.newest, record.policy_version)
+        elif isinstance(record, Release) and record.state == "promoted":
+            self._live = record.policy_version
+        elif isinstance(record, Release) and record.state == "rolled_back":
+            self._live = record.target_version or self._live
+            self.num_rollbacks += 1
+            self.withdrawn = record.policy_version
 
     def _new_records(self) -> Iterator[Record]:
         while rows := self._reader.poll(500, timeout_s=0.0):

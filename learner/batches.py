@@ -3,15 +3,19 @@
 Shapes: B = decisions, T = their completion tokens, packed in order.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from kernels.exploration import exploration_weight
 from kernels.scoring import Scorable
-from learner.exploration import exploration_weight
 from tendril.records import Episode, Segment
+
+MAX_LOGPROB = 1e-3
+"""Rounding may put a log-probability just above zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,9 @@ class Eligibility:
     policy_version: int
     max_policy_lag: int
     tokenizer_digest: str
+    vocab_size: int
+    max_context_tokens: int
+    silence_token_id: int | None
 
 
 def drop_reason(episode: Episode, eligible: Eligibility) -> str | None:
@@ -37,9 +44,35 @@ def drop_reason(episode: Episode, eligible: Eligibility) -> str | None:
         return "unlabelled"
     if episode.weight == 0 or not any(any(s.loss_mask) for s in episode.segments):
         return "nothing to train"
+    if not -1 <= episode.reward <= 1 or not 0 < episode.weight < math.inf:
+        return "malformed"
+    if not all(_is_sound(segment, eligible) for segment in episode.segments):
+        return "malformed"
     if eligible.policy_version - oldest_version(episode) > eligible.max_policy_lag:
         return "policy lag"
     return None
+
+
+def _is_sound(segment: Segment, eligible: Eligibility) -> bool:
+    """Whether its numbers can enter a step; a single one that cannot would stop the learner."""
+    prompt, completion = segment.prompt_token_ids, segment.completion_token_ids
+    explored = segment.exploration
+    return (
+        len(prompt) > 0
+        and len(completion) > 0
+        and len(prompt) + len(completion) <= eligible.max_context_tokens
+        and min(prompt + completion) >= 0
+        and max(prompt + completion) < eligible.vocab_size
+        and eligible.silence_token_id not in completion[1:]
+        and sum(span.num_tokens for span in segment.policy_spans) == len(completion)
+        and 0 < segment.temperature < math.inf
+        and all(map(math.isfinite, segment.credit))
+        and all(-math.inf < x <= MAX_LOGPROB for x in segment.behavior_logprobs)
+        and (
+            explored is None
+            or (0 <= explored.share < 1 and explored.silence_logprob <= MAX_LOGPROB)
+        )
+    )
 
 
 def oldest_version(episode: Episode) -> int:

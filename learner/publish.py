@@ -61,7 +61,7 @@ def publish(
         newest_feedback_at=state.newest_feedback_at,
         num_steps=state.num_steps,
         num_episodes=state.counts.get("trained", 0),
-        recipe_digest="",
+        recipe_digest=state.recipe_digest,
         code_revision=__version__,
         hyperparameters={
             "learning_rate": settings.learning_rate,

@@ -42,6 +42,12 @@ class LearnerState:
     """Ids of the newest episodes trained on, oldest first."""
     num_steps: int = 0
     steps_since_publish: int = 0
+    num_read: int = 0
+    """Episodes behind `offsets`, unreadable ones and repeats included."""
+    num_rollbacks: int = 0
+    """Rollbacks on the log that this state has answered."""
+    recipe_digest: str = ""
+    """Of the reward recipe of the newest episode trained on."""
     newest_feedback_at: float | None = None
     unpublished: bool = False
     """A version was taken and saved, and its manifest may not be on the log yet."""
@@ -93,6 +99,8 @@ def load(path: Path, checkpoint: Path, settings: LearnerSettings) -> LearnerStat
     state = new_state(checkpoint, settings, saved["policy_version"])
     state.model.load_state_dict(saved["model"])
     state.optimizer.load_state_dict(saved["optimizer"])
+    for group in state.optimizer.param_groups:
+        group["lr"] = settings.learning_rate  # the settings of today, not the checkpoint's
     state.baseline = Baseline.from_state(saved["baseline"], half_life=settings.baseline_half_life)
     state.offsets = {TopicPartition(t, p): offset for t, p, offset in saved["offsets"]}
     state.remember(saved["seen_ids"])
@@ -102,8 +110,8 @@ def load(path: Path, checkpoint: Path, settings: LearnerSettings) -> LearnerStat
 
 
 PLAIN_FIELDS = (
-    "parent", "counts", "num_steps", "steps_since_publish", "newest_feedback_at", "unpublished",
-    "metrics",
+    "parent", "counts", "num_steps", "steps_since_publish", "num_read", "num_rollbacks",
+    "recipe_digest", "newest_feedback_at", "unpublished", "metrics",
 )  # fmt: skip
 
 

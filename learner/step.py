@@ -36,7 +36,8 @@ def train_step(
 ) -> dict[str, float]:
     """Update `state` by one step on `episodes`; returns the step's metrics.
 
-    Raises `NumericsGap` before anything is changed.
+    Raises `NumericsGap`, and `FloatingPointError` for a gradient that is not finite; both before
+    anything is changed.
     """
     batch = build_batch(episodes, silence_token_id)
     with torch.no_grad():
@@ -47,13 +48,14 @@ def train_step(
             f"policy version {anchor_version}: expected a mean log-prob difference to serving "
             f"of at most {settings.max_numerics_gap} nats, got {gap}"
         )
-    baselines_B = _read_then_update_baseline(state, episodes, batch)
+    baselines_B = _read_baseline(state, episodes)
     policy_logprobs_T = completion_logprobs(state.model, batch.items, silence_token_id)
     loss, metrics = batch_loss(batch, policy_logprobs_T, anchor_logprobs_T, baselines_B, settings)
     metrics["grad_norm"] = _apply(state, loss, settings)
     metrics["reward"] = sum(e.reward or 0.0 for e in episodes) / len(episodes)
     if gap is not None:
         metrics["numerics_gap"] = gap
+    _update_baseline(state, episodes, batch)
     state.num_steps += 1
     return metrics
 
@@ -105,20 +107,20 @@ def numerics_gap(
     return float((anchor_logprobs_T - batch.behavior_logprobs_T)[at_lag_0_T].abs().mean())
 
 
-def _read_then_update_baseline(
+def _read_baseline(state: LearnerState, episodes: Sequence[Episode]) -> Tensor:
+    """[B]: each decision's baseline from what was known before the whole batch."""
+    predictions = [(state.baseline.predict(context_keys(e)), len(e.segments)) for e in episodes]
+    return torch.tensor([value for value, num_segments in predictions for _ in range(num_segments)])
+
+
+def _update_baseline(
     state: LearnerState, episodes: Sequence[Episode], batch: TrainingBatch
-) -> Tensor:
-    """Each decision's baseline from what was known before the whole batch; then learn from it."""
-    keys = [context_keys(episode) for episode in episodes]
-    predictions = [
-        state.baseline.predict(k) for k, e in zip(keys, episodes, strict=True) for _ in e.segments
-    ]
+) -> None:
     first = 0
-    for episode, episode_keys in zip(episodes, keys, strict=True):
+    for episode in episodes:
         weight = episode.weight * float(batch.exploration_B[first])
-        state.baseline.update(episode_keys, episode.reward or 0.0, weight)
+        state.baseline.update(context_keys(episode), episode.reward or 0.0, weight)
         first += len(episode.segments)
-    return torch.tensor(predictions)
 
 
 def _apply(state: LearnerState, loss: Tensor, settings: LearnerSettings) -> float:

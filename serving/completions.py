@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 
+from serving.connection import ClientGone, EventStream, while_connected
 from serving.engine import EngineBusy
 from serving.errors import Refused
 from serving.feedback_tokens import TraceScope
@@ -17,7 +18,7 @@ from serving.spool import SpoolFull
 from serving.text import SampledText
 from serving.wire import CompletionBody
 from tendril.log import LogUnavailable
-from tendril.records import Sampling, Trace
+from tendril.records import FinishReason, Sampling, Trace
 
 router = APIRouter(prefix="/v1")
 Node = Annotated[ServingNode, Depends(node_of)]
@@ -37,28 +38,36 @@ async def create_completion(body: CompletionBody, request: Request, node: Node) 
     decision = _decide(body, request, node)
     pieces = node.recorder.sample(decision)
     try:
-        first = await anext(pieces, "")  # the headers name the version, so wait for a token
+        # The headers name the version, so even a stream waits for its first token.
+        first = await while_connected(request, anext(pieces, ""))
         if body.stream:
-            events = _stream(body, decision, first, pieces)
-            return StreamingResponse(
-                events, media_type="text/event-stream", headers=_headers(node, decision)
+            return EventStream(
+                _stream(body, decision, node, first, pieces),
+                pieces,
+                headers=_headers(node, decision),
             )
-        async for _ in pieces:
-            pass
+        await while_connected(request, _exhaust(pieces))
+    except ClientGone:
+        return Response(status_code=499)  # nobody reads it
     except EngineBusy as error:
+        node.telemetry.count("tendril.serving.refused", reason="engine busy")
         node.spool.refuse(Trace.TOPIC, "engine busy")
         raise Refused(429, "engine_busy", str(error), retry_s=1) from error
-    except (SpoolFull, LogUnavailable) as error:
-        node.telemetry.count("tendril.serving.refused", reason="log unavailable")
-        raise Refused(503, "log_unavailable", str(error), retry_s=5) from error
-    node.telemetry.count("tendril.serving.decisions", suppressed=decision.suppressed)
-    return JSONResponse(_reply(body, decision), headers=_headers(node, decision))
+    return JSONResponse(_reply(body, decision, node), headers=_headers(node, decision))
+
+
+async def _exhaust(pieces: AsyncIterator[str]) -> None:
+    async for _ in pieces:
+        pass
 
 
 def _decide(body: CompletionBody, request: Request, node: ServingNode) -> Decision:
     """Check what only this node knows, and draw the exploration arm."""
     caller = node.caller(request, body.user)
     settings = node.settings
+    if node.spool.is_full:
+        node.spool.refuse(Trace.TOPIC, "spool full")
+        raise SpoolFull(f"{node.spool.depth} records wait for the log")
     if body.model != settings.model_name:
         raise Refused(
             404, "model_not_found", f"model: expected {settings.model_name!r}, got {body.model!r}",
@@ -109,12 +118,12 @@ def _headers(node: ServingNode, decision: Decision) -> dict[str, str]:
     }
 
 
-def _reply(body: CompletionBody, decision: Decision) -> dict[str, Any]:
+def _reply(body: CompletionBody, decision: Decision, node: ServingNode) -> dict[str, Any]:
     choice = {
         "index": 0,
         "text": decision.text.text,
         "finish_reason": decision.finish_reason,
-        "logprobs": _logprobs(decision) if body.logprobs is not None else None,
+        "logprobs": _logprobs(decision, node) if body.logprobs is not None else None,
     }
     num_prompt, num_completion = len(decision.prompt_token_ids), len(decision.tokens)
     usage = {
@@ -134,31 +143,44 @@ def _envelope(decision: Decision) -> dict[str, Any]:
     }
 
 
-def _logprobs(decision: Decision) -> dict[str, Any]:
-    """Of the sampled tokens, in OpenAI's completions format."""
-    codec_ids = [token.token_id for token in decision.tokens]
-    offsets = [sum(decision.text.token_bytes[:i]) for i in range(len(codec_ids))]
+def _logprobs(decision: Decision, node: ServingNode, start: int = 0) -> dict[str, Any]:
+    """Of the tokens sampled from the `start`th on, in OpenAI's completions format."""
+    tokens = decision.tokens[start:]
     return {
-        "tokens": [f"token_id:{token_id}" for token_id in codec_ids],
-        "token_logprobs": [token.logprob for token in decision.tokens],
+        "tokens": [node.codec.token_text(token.token_id) for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
         "top_logprobs": None,
-        "text_offset": offsets,
+        "text_offset": decision.text.offsets()[start:],
     }
 
 
 async def _stream(
-    body: CompletionBody, decision: Decision, first: str, pieces: AsyncIterator[str]
+    body: CompletionBody,
+    decision: Decision,
+    node: ServingNode,
+    first: str,
+    pieces: AsyncIterator[str],
 ) -> AsyncIterator[str]:
-    """Server-sent events; the last one carries the finish reason."""
+    """Server-sent events; the last one carries the finish reason, or what went wrong."""
     envelope = _envelope(decision)
+    num_reported = 0
 
-    def event(text: str, finish_reason: str | None) -> str:
-        choice = {"index": 0, "text": text, "finish_reason": finish_reason, "logprobs": None}
+    def event(text: str, finish_reason: FinishReason | None) -> str:
+        nonlocal num_reported
+        logprobs = _logprobs(decision, node, num_reported) if body.logprobs is not None else None
+        num_reported = len(decision.tokens)
+        choice = {
+            "index": 0, "text": text, "finish_reason": finish_reason, "logprobs": logprobs,
+        }  # fmt: skip
         return f"data: {json.dumps({**envelope, 'choices': [choice]})}\n\n"
 
     if first:
         yield event(first, None)
-    async for piece in pieces:
-        yield event(piece, None)
+    try:
+        async for piece in pieces:
+            yield event(piece, None)
+    except (SpoolFull, LogUnavailable) as error:  # sampled but not recorded: no finish reason
+        yield f"data: {json.dumps(Refused(503, 'log_unavailable', str(error)).body())}\n\n"
+        return
     yield event("", decision.finish_reason)
     yield "data: [DONE]\n\n"

@@ -3,14 +3,20 @@
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.spool import SpoolFull
+from tendril.log import LogUnavailable
 
 TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    405: "invalid_request_error",
+    409: "invalid_request_error",
     410: "invalid_request_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
@@ -35,12 +41,29 @@ class Refused(Exception):
     def body(self) -> dict[str, object]:
         return {
             "error": {
-                "message": self.message,
+                "message": encodable(self.message),
                 "type": TYPES.get(self.status, "api_error"),
-                "param": self.param,
+                "param": encodable(self.param) if self.param else None,
                 "code": self.code,
             }
         }
+
+
+def encodable(text: str) -> str:
+    """`text` with lone surrogates, which JSON may carry and UTF-8 may not, written as escapes."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def invalid(error: ErrorDetails) -> Refused:
+    """The refusal for the first thing that validation found."""
+    where = ".".join(str(part) for part in error["loc"] if part != "body")[:200]
+    if error["type"] == "json_invalid":
+        message = f"body: expected JSON, got: {error['ctx']['error']} at position {where}"
+        return Refused(400, error["type"], message)
+    got = "" if error["type"] == "missing" else f", got {error['input']!r:.80}"
+    return Refused(
+        400, error["type"], f"{where or 'body'}: {error['msg']}{got}", param=where or None
+    )
 
 
 def install(app: FastAPI) -> None:
@@ -51,22 +74,33 @@ def install(app: FastAPI) -> None:
         return error.response()
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        param = ".".join(str(part) for part in first["loc"] if part != "body")
-        got = (
-            "" if first["type"] in ("missing", "json_invalid") else f", got {first['input']!r:.80}"
-        )
-        where = param or "body"
-        return Refused(400, first["type"], f"{where}: {first['msg']}{got}", param=param).response()
+    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+        return invalid(error.errors()[0]).response()
 
     @app.exception_handler(HTTPException)
-    async def http_error(_: Request, error: HTTPException) -> JSONResponse:
-        return Refused(error.status_code, "http_error", str(error.detail)).response()
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        asked = f"{request.method} {request.url.path}"
+        refusal = Refused(error.status_code, "http_error", f"{asked}: {error.detail}")
+        response = refusal.response()
+        response.headers.update(error.headers or {})
+        return response
+
+    @app.exception_handler(SpoolFull)
+    @app.exception_handler(LogUnavailable)
+    async def log_away(_: Request, error: Exception) -> JSONResponse:
+        return Refused(503, "log_unavailable", str(error), retry_s=5).response()
+
+    @app.exception_handler(500)
+    async def failed(_: Request, error: Exception) -> JSONResponse:
+        message = "the request failed inside the server; its log has the reason"
+        return Refused(500, "internal_error", message).response()
 
 
 class BodyLimit:
-    """ASGI middleware: bodies over the limit are refused with 413, declared or streamed."""
+    """ASGI middleware: bodies over the limit are refused with 413, declared or streamed.
+
+    A body is read whole before the application runs: it would answer an error of `receive` itself.
+    """
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app, self._max_bytes = app, max_bytes
@@ -75,24 +109,25 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > self._max_bytes:
-            await self._too_large(declared.decode("latin-1"))(scope, receive, send)
+        declared = dict(scope["headers"]).get(b"content-length", b"0").decode("latin-1")
+        if not declared.isdecimal() or int(declared) > self._max_bytes:
+            await self._too_large(declared)(scope, receive, send)
             return
-        received = 0
+        messages: list[Message] = []
+        num_bytes, more = 0, True
+        while more:
+            messages.append(await receive())
+            num_bytes += len(messages[-1].get("body", b""))
+            more = messages[-1].get("more_body", False)
+            if num_bytes > self._max_bytes:
+                await self._too_large(f"over {self._max_bytes}")(scope, receive, send)
+                return
 
-        async def counted() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._max_bytes:
-                raise Refused(413, "body_too_large", self._message(f"over {self._max_bytes}"))
-            return message
+        async def replayed() -> Message:
+            return messages.pop(0) if messages else await receive()
 
-        await self._app(scope, counted, send)
-
-    def _message(self, got: str) -> str:
-        return f"body: expected at most {self._max_bytes} bytes, got {got}"
+        await self._app(scope, replayed, send)
 
     def _too_large(self, got: str) -> JSONResponse:
-        return Refused(413, "body_too_large", self._message(got)).response()
+        message = f"body: expected at most {self._max_bytes} bytes, got {got:.40}"
+        return Refused(413, "body_too_large", message).response()

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Body, Depends
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
-from serving.errors import Refused
+from serving.errors import Refused, encodable, invalid
 from serving.feedback_tokens import TokenExpired, TokenInvalid
 from serving.node import ServingNode, node_of
 from serving.spool import SpoolFull
@@ -20,7 +20,7 @@ Node = Annotated[ServingNode, Depends(node_of)]
 
 
 @router.post("/feedback")
-async def report_feedback(
+def report_feedback(
     node: Node, body: Annotated[dict[str, Any], Body()], token: str | None = None
 ) -> JSONResponse:
     """Accept one event, or `{"events": [...]}`. Durable on answer; repeats answer `duplicate`.
@@ -32,13 +32,13 @@ async def report_feedback(
     try:
         batch = FeedbackBatch.model_validate(body)
     except ValidationError as error:
-        raise _invalid(error) from error
+        raise invalid(error.errors()[0]) from error
     results: list[dict[str, Any]] = []
     for event in batch.events:
         try:
             results.append(_accept(node, event, token))
         except Refused as refused:
-            event_id = str(event.get("event_id"))[:128]
+            event_id = encodable(str(event.get("event_id"))[:128])
             results.append({"event_id": event_id, "status": "refused", **refused.body()})
     return JSONResponse({"results": results})
 
@@ -49,7 +49,7 @@ def _accept(node: ServingNode, raw: dict[str, Any], url_token: str | None) -> di
         return _put(node, FeedbackEvent.model_validate(raw), url_token)
     except ValidationError as error:
         node.spool.refuse(Feedback.TOPIC, "malformed")
-        raise _invalid(error) from error
+        raise invalid(error.errors()[0]) from error
     except TokenInvalid as error:
         node.spool.refuse(Feedback.TOPIC, "not for this trace")
         raise Refused(403, "feedback_token_invalid", str(error), param="feedback_token") from error
@@ -74,10 +74,3 @@ def _put(node: ServingNode, event: FeedbackEvent, url_token: str | None) -> dict
     is_new = node.spool.put(scope.session_id, record, event_id=f"{event.trace_id}/{event.event_id}")
     node.telemetry.count("tendril.serving.feedback", type=event.type, new=is_new)
     return {"event_id": event.event_id, "status": "accepted" if is_new else "duplicate"}
-
-
-def _invalid(error: ValidationError) -> Refused:
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"])) or "body"
-    got = "" if first["type"] == "missing" else f", got {first['input']!r:.80}"
-    return Refused(400, first["type"], f"{where}: {first['msg']}{got}", param=where)

@@ -35,7 +35,7 @@ class FeedbackTokens:
     def read(self, token: str, trace_id: str) -> TraceScope:
         """Raises `TokenInvalid` or `TokenExpired`."""
         try:
-            scope = TraceScope(*self._serializer.loads(token, max_age=self._ttl_s))
+            scope = TraceScope(*self._serializer.loads(token, max_age=int(self._ttl_s)))
         except SignatureExpired as error:
             raise TokenExpired(
                 f"feedback_token: expected one under {self._ttl_s:.0f} s old, "

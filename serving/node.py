@@ -39,7 +39,8 @@ class ServingNode:
 
         Without a session header, one session per key and user: never shared across keys.
         """
-        key = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        header = request.headers.get("authorization", "").encode("latin-1").decode(errors="replace")
+        key = header.removeprefix("Bearer ").strip()
         if not is_known(key, self.keys):
             raise Refused(
                 401, "invalid_api_key",

@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 import random
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -22,13 +23,17 @@ from serving.spool import Spool
 from serving.text import TextCodec
 from serving.torch_engine import TorchEngine
 from tendril import telemetry
-from tendril.log import LogUnavailable, SqliteLog
+from tendril.log import EventLog, LogUnavailable, SqliteLog
 from tendril.records import Trace
 from tendril.settings import Settings
+from tendril.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
 LEDGER_INTERVAL_S = 2.0
+FORGET_INTERVAL_S = 600.0
+GRACE_S = 10
+"""How long requests may finish after a stop."""
 FIRST_VERSION = 1
 
 
@@ -50,7 +55,7 @@ def current_version(settings: Settings) -> tuple[int, Path]:
     return version, folder / "versions" / str(version)
 
 
-def build_node(settings: Settings, event_log: SqliteLog) -> ServingNode:
+def build_node(settings: Settings, event_log: EventLog) -> ServingNode:
     """Load the weights and wire the parts."""
     serving = settings.serving
     version, folder = current_version(settings)
@@ -69,8 +74,11 @@ def build_node(settings: Settings, event_log: SqliteLog) -> ServingNode:
     spool = Spool(settings.path(Path("serving/spool.db")), event_log, serving.max_spooled)
     secret = node_secret(settings.workspace)
 
+    reporting = telemetry.setup("serving", settings.telemetry)
+
     def record(trace: Trace) -> None:
         spool.put(trace.session_id, trace)
+        report(reporting, trace)
 
     return ServingNode(
         settings=serving,
@@ -83,56 +91,118 @@ def build_node(settings: Settings, event_log: SqliteLog) -> ServingNode:
         keys=application_keys(settings.workspace, serving.api_keys),
         silence_token_id=silence_token_id,
         random=random.Random(serving.seed),
-        telemetry=telemetry.setup("serving", settings.telemetry),
+        telemetry=reporting,
     )
+
+
+def report(reporting: Telemetry, trace: Trace) -> None:
+    """Count and time one decision, streamed or not."""
+    about = {"gen_ai.operation.name": "text_completion", "gen_ai.request.model": trace.model}
+    reporting.count("tendril.serving.decisions", suppressed=trace.suppressed)
+    reporting.record("gen_ai.server.request.duration", trace.latency.total_s, **about)
+    reporting.record("gen_ai.server.time_to_first_token", trace.latency.first_token_s, **about)
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket with that address, before anything is loaded; raises `OSError` with the cure.
+
+    It does not listen yet: clients are turned away, not kept waiting, while the model loads.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise OSError(
+            error.errno,
+            f"cannot listen on {host}:{port}: {error.strerror}. Stop what holds the port, or set "
+            "serving.port and serving.admin_port to others",
+        ) from error
+    return bound
 
 
 def run(settings: Settings, stop: threading.Event) -> None:
     """Serve until `stop` is set, then finish what runs and flush the spool."""
-    event_log = SqliteLog(settings.path(settings.log.path))
-    node = build_node(settings, event_log)
-    try:
-        asyncio.run(_serve(settings, node, event_log, stop))
-    finally:
-        node.engine.close()
-        node.spool.close()
-        node.telemetry.shutdown()
+    serving = settings.serving
+    with (
+        bound_socket(serving.host, serving.port) as public,
+        bound_socket("127.0.0.1", serving.admin_port) as admin,
+    ):
+        event_log = SqliteLog(settings.path(settings.log.path))
+        node = build_node(settings, event_log)
+        try:
+            asyncio.run(_serve(node, event_log, stop, public, admin))
+        finally:
+            node.engine.close()
+            node.spool.flush()
+            _append_ledger(node, event_log)
+            node.spool.close()
+            event_log.close()
+            node.telemetry.shutdown()
 
 
 async def _serve(
-    settings: Settings, node: ServingNode, event_log: SqliteLog, stop: threading.Event
+    node: ServingNode,
+    event_log: EventLog,
+    stop: threading.Event,
+    public: socket.socket,
+    admin: socket.socket,
 ) -> None:
-    serving = settings.serving
+    """Both servers and the watch; when one of them ends or fails, all do."""
     servers = [
-        Server(uvicorn.Config(app, host=host, port=port, log_level="warning", access_log=False))
-        for app, host, port in (
-            (create_app(node), serving.host, serving.port),
-            (create_admin_app(node.engine), "127.0.0.1", serving.admin_port),
-        )
-    ]
-    watching = asyncio.create_task(_watch(servers, node, event_log, stop))
-    await asyncio.gather(*(server.serve() for server in servers))
-    stop.set()
-    await watching
+        (Server(uvicorn.Config(app, log_level="warning", access_log=False,
+                               timeout_graceful_shutdown=GRACE_S)), bound)
+        for app, bound in ((create_app(node), public), (create_admin_app(node.engine), admin))
+    ]  # fmt: skip
+
+    async def serve(server: Server, bound: socket.socket) -> None:
+        try:
+            await server.serve(sockets=[bound])
+        finally:
+            stop.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        for server, bound in servers:
+            tasks.create_task(serve(server, bound))
+        await _watch(node, event_log, stop)
+        for server, _ in servers:
+            server.should_exit = True
 
 
-async def _watch(
-    servers: list[Server], node: ServingNode, event_log: SqliteLog, stop: threading.Event
-) -> None:
-    """Write the ledger every few seconds; pass a stop on to the servers."""
-    next_ledger = 0.0
+async def _watch(node: ServingNode, event_log: EventLog, stop: threading.Event) -> None:
+    """Write the ledger and report every few seconds, until `stop`."""
+    next_ledger = next_forget = 0.0
     while not stop.is_set():
         await asyncio.sleep(0.1)
         if time.monotonic() >= next_ledger:
             next_ledger = time.monotonic() + LEDGER_INTERVAL_S
-            node.telemetry.gauge("tendril.serving.spool.depth", node.spool.depth)
+            _report_load(node)
             await asyncio.to_thread(_append_ledger, node, event_log)
-    for server in servers:
-        server.should_exit = True
+        if time.monotonic() >= next_forget:
+            next_forget = time.monotonic() + FORGET_INTERVAL_S
+            await asyncio.to_thread(_forget_expired, node)
 
 
-def _append_ledger(node: ServingNode, event_log: SqliteLog) -> None:
+def _report_load(node: ServingNode) -> None:
+    stats = node.engine.stats()
+    node.telemetry.gauge("tendril.serving.running", stats.num_running)
+    node.telemetry.gauge("tendril.serving.waiting", stats.num_waiting)
+    node.telemetry.gauge("tendril.serving.policy.version", stats.policy_version)
+    node.telemetry.gauge("tendril.serving.spool.depth", node.spool.depth)
+
+
+def _append_ledger(node: ServingNode, event_log: EventLog) -> None:
     try:
         event_log.append([("serving", node.spool.ledger(time.time()))])
     except LogUnavailable as error:
         log.warning("the event log is away: %s", error)
+
+
+def _forget_expired(node: ServingNode) -> None:
+    """Event ids whose feedback tokens have expired cannot come again."""
+    try:
+        node.spool.forget_seen(before=time.time() - node.settings.feedback_token_ttl_s - 1)
+    except LogUnavailable as error:
+        log.warning("old event ids stay: %s", error)

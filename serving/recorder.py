@@ -5,7 +5,7 @@ the spool for every decision that sampled a token: answered, silent, cut off or 
 """
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -69,7 +69,7 @@ class Recorder:
     def __init__(self, engine: Engine, codec: TextCodec, record: Callable[[Trace], None]) -> None:
         self._engine, self._codec, self._record = engine, codec, record
 
-    async def sample(self, decision: Decision) -> AsyncIterator[str]:
+    async def sample(self, decision: Decision) -> AsyncGenerator[str, None]:
         """Pieces of text as they are sampled. The trace is durable before the iterator ends."""
         request = EngineRequest(
             prompt_token_ids=decision.prompt_token_ids,
@@ -84,11 +84,11 @@ class Recorder:
             async for token in tokens:
                 decision.first_token_at = decision.first_token_at or time.time()
                 decision.tokens.append(token)
-                piece = decision.text.add(token.token_id)
-                if token.finish:
-                    decision.finish_reason = token.finish
-                elif decision.text.stopped:
+                piece = decision.text.add(token.token_id, is_last=token.finish is not None)
+                if decision.text.stopped:
                     decision.finish_reason = "stop"
+                elif token.finish:
+                    decision.finish_reason = token.finish
                 if piece:
                     yield piece
                 if decision.text.stopped:
@@ -124,7 +124,7 @@ class Recorder:
             suppressed=decision.suppressed,
             exploration=_exploration(decision),
             latency=Latency(
-                queue_s=0.0,
+                queue_s=decision.tokens[0].queue_s or 0.0,
                 first_token_s=first_token_at - decision.started_at,
                 total_s=ended_at - decision.started_at,
             ),

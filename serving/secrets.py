@@ -1,28 +1,44 @@
 """The node's secret and its application keys, kept in the workspace, readable by its owner only."""
 
+import contextlib
 import hmac
 import os
 import secrets
 from pathlib import Path
+
+from tendril.files import WorkspaceUnwritable
 
 
 def load_or_create(path: Path, make: str) -> str:
     """The file's content; made once, with `make` as its content, where it does not exist.
 
     Two processes that start together agree: the first to create the file wins.
+    Raises `WorkspaceUnwritable`, or `ValueError` for a file that is there and empty.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(make)
     try:
-        os.link(scratch, path)  # fails where it exists: never half a file, never two contents
-    except FileExistsError:
-        pass
+        if not path.exists():
+            _create(path, make)
+        content = path.read_text().strip()
+    except OSError as error:
+        raise WorkspaceUnwritable(path, error) from error
+    if not content:
+        raise ValueError(f"{path}: expected a secret, got an empty file; delete it for a new one")
+    return content
+
+
+def _create(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(scratch, path)  # fails where it exists: never half a file, never two contents
     finally:
-        scratch.unlink()
-    return path.read_text().strip()
+        scratch.unlink(missing_ok=True)
 
 
 def node_secret(workspace: Path) -> bytes:
@@ -38,5 +54,6 @@ def application_keys(workspace: Path, configured: tuple[str, ...]) -> tuple[str,
 
 
 def is_known(key: str, keys: tuple[str, ...]) -> bool:
-    """Whether `key` is one of `keys`, compared in constant time."""
-    return any([hmac.compare_digest(key.encode(), known.encode()) for known in keys])
+    """Whether `key` is one of `keys`, compared in constant time; an empty key never is."""
+    matches = [hmac.compare_digest(key.encode(), known.encode()) for known in keys]
+    return bool(key) and any(matches)

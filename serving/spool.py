@@ -6,10 +6,12 @@ accepted = logged + spooled, beside what was refused (with the reason). A crash 
 delete appends a record twice; readers drop repeats by its id.
 """
 
+import contextlib
 import logging
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tendril.log import EventLog, LogUnavailable
@@ -42,35 +44,53 @@ class Spool:
         self._path, self._event_log, self._max_records = path, event_log, max_records
         self._lock = threading.Lock()
         self._db = connect(path)
-        self._db.executescript(SCHEMA)
+        with self._guarded():
+            self._db.executescript(SCHEMA)
         self._arrived = threading.Event()
         self._closed = threading.Event()
-        self._depth = self._db.execute("SELECT COUNT(*) FROM spool").fetchone()[0]
+        self._depth: int = self._db.execute("SELECT COUNT(*) FROM spool").fetchone()[0]
         self._thread = threading.Thread(target=self._drain, name="spool", daemon=True)
         self._thread.start()
 
     def put(self, key: str, record: Record, *, event_id: str | None = None) -> bool:
         """Durable on return. False where `event_id` was put before: nothing is written twice.
 
-        Raises `SpoolFull`, or `LogUnavailable` where the disk refuses.
+        Raises `SpoolFull` (counted as refused), or `LogUnavailable` where the disk refuses.
         """
         try:
-            with self._lock, transaction(self._db) as db:
-                if event_id is not None and not self._remember(db, event_id):
-                    self._add(db, record.TOPIC, "duplicate")
-                    return False
-                if self._depth >= self._max_records:
-                    raise SpoolFull(f"{self._depth} records wait for the log, limit reached")
-                db.execute(
-                    "INSERT INTO spool (topic, key, value) VALUES (?,?,?)",
-                    (record.TOPIC, key, encode(record)),
-                )
-                self._add(db, record.TOPIC, "accepted")
-                self._depth += 1
-        except sqlite3.OperationalError as error:
-            raise unavailable(self._path, error) from error
+            with self._guarded():
+                with transaction(self._db) as db:
+                    is_new = self._insert(db, key, record, event_id)
+                self._depth += is_new
+        except SpoolFull:
+            self.refuse(record.TOPIC, "spool full")
+            raise
         self._arrived.set()
+        return is_new
+
+    def _insert(
+        self, db: sqlite3.Connection, key: str, record: Record, event_id: str | None
+    ) -> bool:
+        if event_id is not None and not self._remember(db, event_id):
+            self._add(db, record.TOPIC, "duplicate")
+            return False
+        if self.is_full:
+            raise SpoolFull(f"{self._depth} records wait for the log, limit {self._max_records}")
+        db.execute(
+            "INSERT INTO spool (topic, key, value) VALUES (?,?,?)",
+            (record.TOPIC, key, encode(record)),
+        )
+        self._add(db, record.TOPIC, "accepted")
         return True
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """One thread at a time in the database; its refusals become `LogUnavailable`."""
+        with self._lock:
+            try:
+                yield
+            except sqlite3.OperationalError as error:
+                raise unavailable(self._path, error) from error
 
     def _remember(self, db: sqlite3.Connection, event_id: str) -> bool:
         row = db.execute("INSERT OR IGNORE INTO seen VALUES (?,?)", (event_id, time.time()))
@@ -78,7 +98,7 @@ class Spool:
 
     def refuse(self, topic: str, reason: str) -> None:
         """Count something that was not accepted."""
-        with self._lock, transaction(self._db) as db:
+        with self._guarded(), transaction(self._db) as db:
             self._add(db, topic, f"refused: {reason}")
 
     def _add(self, db: sqlite3.Connection, topic: str, what: str, count: int = 1) -> None:
@@ -92,14 +112,19 @@ class Spool:
         """Records that wait for the log."""
         return self._depth
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next record would be refused."""
+        return self._depth >= self._max_records
+
     def forget_seen(self, before: float) -> None:
         """Drop event ids older than `before`: their tokens have expired, so none can return."""
-        with self._lock, transaction(self._db) as db:
+        with self._guarded(), transaction(self._db) as db:
             db.execute("DELETE FROM seen WHERE at<?", (before,))
 
     def ledger(self, now: float) -> Ledger:
         """Accepted and refused, and where the accepted ones are."""
-        with self._lock:
+        with self._guarded():
             counts = {(t, w): n for t, w, n in self._db.execute("SELECT * FROM counts")}
             spooled = dict(self._db.execute("SELECT topic, COUNT(*) FROM spool GROUP BY topic"))
         read: dict[str, int] = {}
@@ -114,38 +139,44 @@ class Spool:
 
     def _drain(self) -> None:
         while True:
-            if not self._move_batch() and self._closed.is_set():
+            try:
+                moved = self._move_batch()
+            except LogUnavailable as error:
+                log.warning("the event log is away, %d records wait: %s", self._depth, error)
+                moved = False
+                self._closed.wait(RETRY_S)
+            if not moved and self._closed.is_set():
                 return
-            self._arrived.wait(timeout=0.5)
+            if not moved:
+                self._arrived.wait(timeout=0.5)
             self._arrived.clear()
 
     def _move_batch(self) -> bool:
         """Move what is there to the log; True where something was moved."""
-        with self._lock:
+        with self._guarded():
             rows = self._db.execute(
                 "SELECT position, topic, key, value FROM spool ORDER BY position LIMIT ?",
                 (BATCH_RECORDS,),
             ).fetchall()
         if not rows:
             return False
-        try:
-            self._event_log.append(
-                [(key, decode(TYPE_BY_TOPIC[topic], value)) for _, topic, key, value in rows]
-            )
-        except LogUnavailable as error:
-            log.warning("the event log is away, %d records wait: %s", self._depth, error)
-            self._closed.wait(RETRY_S)
-            return False
-        with self._lock, transaction(self._db) as db:
-            db.execute("DELETE FROM spool WHERE position<=?", (rows[-1][0],))
+        self._event_log.append(
+            [(key, decode(TYPE_BY_TOPIC[topic], value)) for _, topic, key, value in rows]
+        )
+        with self._guarded():
+            with transaction(self._db) as db:
+                db.execute("DELETE FROM spool WHERE position<=?", (rows[-1][0],))
             self._depth -= len(rows)
-        if len(rows) == BATCH_RECORDS:
-            self._arrived.set()
         return True
 
-    def close(self) -> None:
-        """Move what can be moved and stop; what is left waits for the next start."""
+    def flush(self) -> None:
+        """Move what can be moved and stop moving; what is left waits for the next start."""
         self._closed.set()
         self._arrived.set()
         self._thread.join(timeout=10)
-        self._db.close()
+
+    def close(self) -> None:
+        """`flush`, then let go of the file."""
+        self.flush()
+        with self._lock:
+            self._db.close()

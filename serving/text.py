@@ -22,6 +22,10 @@ class TextCodec:
         """The id of a special token, None where the tokenizer has no such token."""
         return self.tokenizer.token_to_id(token) if token else None
 
+    def token_text(self, token_id: int) -> str:
+        """One token by itself; a replacement character stands for part of a character."""
+        return self.tokenizer.decode([token_id], skip_special_tokens=False)
+
 
 class SampledText:
     """Text of one reply while it grows; a character split over tokens waits for its last one."""
@@ -29,28 +33,49 @@ class SampledText:
     def __init__(self, codec: TextCodec, stop: tuple[str, ...]) -> None:
         self._stream = DecodeStream(skip_special_tokens=True)
         self._tokenizer, self._stop = codec.tokenizer, stop
+        self._num_shown = 0
         self.text = ""
         self.token_bytes: list[int] = []
         self.stopped = False
 
-    def add(self, token_id: int) -> str:
-        """Text that `token_id` added, cut before a stop string (`stopped` is then set)."""
+    def add(self, token_id: int, *, is_last: bool = False) -> str:
+        """Text that can be shown now, cut before a stop string (`stopped` is then set).
+
+        What may be the beginning of a stop string is held back until it is not, or `is_last`.
+        """
         piece = self._stream.step(self._tokenizer, token_id) or ""
-        before = len(self.text)
         self.text += piece
+        self.token_bytes.append(len(piece.encode()))
         cut = min((at for s in self._stop if (at := self.text.find(s)) >= 0), default=None)
         if cut is not None:
             self.stopped = True
             self._cut(cut)
-        added = self.text[before:] if cut is None else self.text[min(before, cut) :]
-        self.token_bytes.append(len(added.encode()))
-        return added
+        end = len(self.text)
+        if not (self.stopped or is_last):
+            end -= max((_overlap(self.text, s) for s in self._stop), default=0)
+        start, self._num_shown = self._num_shown, max(self._num_shown, end)
+        return self.text[start:end]
+
+    def offsets(self) -> list[int]:
+        """Where each token's text begins, in characters."""
+        encoded, offsets, start, num_chars = self.text.encode(), [], 0, 0
+        for size in self.token_bytes:
+            offsets.append(num_chars)
+            num_chars += len(encoded[start : start + size].decode())
+            start += size
+        return offsets
 
     def _cut(self, at: int) -> None:
         """Shorten the text; tokens that lost all their bytes count none."""
+        excess = len(self.text[at:].encode())
         self.text = self.text[:at]
-        excess = sum(self.token_bytes) - len(self.text.encode())
         for i in range(len(self.token_bytes) - 1, -1, -1):
-            taken = min(max(excess, 0), self.token_bytes[i])
+            taken = min(excess, self.token_bytes[i])
             self.token_bytes[i] -= taken
             excess -= taken
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` with which `stop` begins."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if stop.startswith(text[-n:])), 0)

@@ -30,7 +30,6 @@ from serving.kv_slots import KeyValueSlots
 from serving.running import Running, deliver
 from serving.sampler import draw
 from serving.weights import StagedWeights, runtime_digest
-from tendril.weights import InvalidWeights
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ class TorchEngine:
             folder, dtype=torch.float32
         ).eval()
         first = StagedWeights(folder, self._model)
-        self._stop_ids = _end_ids(self._model) | ({silence_token_id} - {None})
+        self._stop_ids = {*_end_ids(self._model), silence_token_id} - {None}
         self._silence_token_id = silence_token_id
         self._policy_version, self._digest, self._dtypes = (
             policy_version, first.digest, first.dtypes,
@@ -101,7 +100,7 @@ class TorchEngine:
     def _check(self, request: EngineRequest) -> None:
         """A prompt that cannot be run must not reach the batch: it would fail its neighbours."""
         prompt, capacity = request.prompt_token_ids, self._slots.capacity
-        vocabulary = self._model.get_input_embeddings().num_embeddings
+        vocabulary = self._model.config.vocab_size
         if not prompt or len(prompt) + request.max_tokens > capacity:
             raise ValueError(
                 f"prompt and max_tokens: expected 1 to {capacity} tokens together, "
@@ -139,7 +138,8 @@ class TorchEngine:
             return SwapResult(policy_version, pause_ms, self._digest)
 
     def stats(self) -> EngineStats:
-        num_waiting = sum(not running.aborted for running in tuple(self._waiting))
+        with self._wake:
+            num_waiting = sum(not running.aborted for running in self._waiting)
         return EngineStats(self._policy_version, self._digest, len(self._running), num_waiting)
 
     def close(self) -> None:
@@ -186,6 +186,9 @@ class TorchEngine:
     def _drop_aborted(self) -> None:
         for running in [running for running in self._running if running.aborted]:
             self._release(running)
+        with self._wake:
+            if any(running.aborted for running in self._waiting):
+                self._waiting = deque(r for r in self._waiting if not r.aborted)
 
     def _release(self, running: Running) -> None:
         self._running.remove(running)
@@ -196,8 +199,6 @@ class TorchEngine:
         with self._wake:
             while self._waiting and self._free_slots:
                 running = self._waiting.popleft()
-                if running.aborted:
-                    continue
                 running.slot = self._free_slots.pop()
                 running.queue_s = time.monotonic() - running.arrived_at
                 self._running.append(running)
@@ -273,7 +274,7 @@ class TorchEngine:
         deliver(failed)
 
 
-def _end_ids(model: PreTrainedModel) -> set[int]:
+def _end_ids(model: PreTrainedModel) -> list[int | None]:
     """End-of-text ids: a configuration may name none, one or several."""
     ids = model.config.eos_token_id
-    return set(ids) if isinstance(ids, list) else {ids} - {None}
+    return ids if isinstance(ids, list) else [ids]

@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 from tendril.records import FeedbackType
 
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+MIN_TEMPERATURE = 0.01
+Natural = Annotated[int, Field(ge=0, lt=2**63)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
@@ -15,7 +17,7 @@ class CompletionBody(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
     model: str
-    prompt: str | list[Annotated[int, Field(ge=0)]]
+    prompt: str | list[Natural]
     max_tokens: int = Field(default=16, ge=1)
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -26,6 +28,12 @@ class CompletionBody(BaseModel):
     logprobs: int | None = Field(default=None, ge=0, le=1)
     echo: Literal[False] = False
     user: Identifier | None = None
+
+    @field_validator("temperature")
+    @classmethod
+    def _coldest_is_greedy(cls, temperature: float) -> float:
+        """Below `MIN_TEMPERATURE` logits overflow, and nothing but the best token is left."""
+        return temperature if temperature >= MIN_TEMPERATURE else 0.0
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -43,12 +51,19 @@ class FeedbackEvent(BaseModel):
     feedback_token: str | None = None
     """Came with the reply; may also stand in the URL's `token`."""
     value: float | None = Field(default=None, allow_inf_nan=False)
-    span: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] | None = None
+    span: tuple[Natural, Natural] | None = None
     horizon_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     visible_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    client_seq: int = Field(ge=0)
+    client_seq: Natural
     client_time: float = Field(allow_inf_nan=False)
     client_monotonic_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+    @field_validator("span")
+    @classmethod
+    def _in_order(cls, span: tuple[int, int] | None) -> tuple[int, int] | None:
+        if span is not None and span[0] > span[1]:
+            raise ValueError("expected [start, end) with start <= end")
+        return span
 
 
 class FeedbackBatch(BaseModel):

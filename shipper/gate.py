@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from kernels.exploration import exploration_weight
 from shipper.off_policy import (
     Floats,
     effective_samples,
-    exploration_weight,
     importance_ratio,
     paired_value,
 )
@@ -123,8 +123,9 @@ def _sums(x_T: Floats, sizes: Sequence[int]) -> Floats:
 def _exploration_weight(episode: Episode, silence_token_id: int | None) -> float:
     weight = 1.0
     for segment in episode.segments:
-        silent = segment.completion_token_ids[:1] == (silence_token_id,)
-        weight *= exploration_weight(segment.exploration, silent=silent)
+        if (arm := segment.exploration) is not None:
+            silent = segment.completion_token_ids[:1] == (silence_token_id,)
+            weight *= exploration_weight(arm.share, arm.silence_logprob, silent)
     return weight
 
 

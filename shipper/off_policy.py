@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tendril.records import Exploration
-
 MAX_RATIO = 10.0
 """Clip of one decision's ratio: bounds the variance, biases towards the logged policy."""
 Z_975 = 1.959964
@@ -37,20 +35,6 @@ def importance_ratio(policy_N: Floats, behavior_N: Floats) -> Floats:
     """exp(policy - behavior) of summed log-probs [N], clipped at `MAX_RATIO`."""
     log_ratio_N: Floats = np.minimum(policy_N - behavior_N, math.log(MAX_RATIO))
     return np.exp(log_ratio_N)
-
-
-def exploration_weight(exploration: Exploration | None, *, silent: bool) -> float:
-    """pi / b: how much rarer the decision was under the policy alone than with forced shows.
-
-    With probability `share` silence was forbidden and the rest renormalised, so
-    b(silence) = (1 - share) pi and b(shown) = pi ((1 - share) + share / (1 - pi(silence))).
-    """
-    if exploration is None:
-        return 1.0
-    if silent:
-        return 1.0 / (1.0 - exploration.share)
-    shown = max(-math.expm1(min(exploration.silence_logprob, 0.0)), 1e-9)
-    return 1.0 / ((1.0 - exploration.share) + exploration.share / shown)
 
 
 def effective_samples(weight_N: Floats) -> float:

@@ -5,6 +5,8 @@ Read from `tendril.toml`, then overridden by environment variables such as
 each value came from.
 """
 
+import os
+import tomllib
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +19,10 @@ from pydantic_settings import (
 )
 
 PACKAGED_CHECKPOINT = Path(__file__).parent.parent / "offline_rl" / "autocomplete" / "base_model"
+
+
+class InvalidSettings(ValueError):
+    """The settings could not be read as such; names the file or the variable."""
 
 
 class Section(BaseModel):
@@ -157,8 +163,10 @@ class Settings(BaseSettings):
 def load_settings(file: Path | None) -> Settings:
     """Settings from `file` (None: defaults) and the environment.
 
-    Raises `pydantic.ValidationError` naming each wrong or unknown key.
+    Raises `pydantic.ValidationError` naming each wrong or unknown key, and `InvalidSettings` for
+    a file that is not TOML or a variable that names no section.
     """
+    _refuse_unknown_sections()
 
     class FromFile(Settings):
         @classmethod
@@ -172,4 +180,20 @@ def load_settings(file: Path | None) -> Settings:
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             return env_settings, TomlConfigSettingsSource(settings_cls, file)
 
-    return FromFile()
+    try:
+        return FromFile()
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{file}: expected TOML, got: {error}") from error
+
+
+def _refuse_unknown_sections() -> None:
+    """A misspelt section in a variable would otherwise change nothing, silently."""
+    for variable in os.environ:
+        section, nested, _ = variable.upper().removeprefix("TENDRIL_").partition("__")
+        if not (nested and variable.upper().startswith("TENDRIL_")):
+            continue
+        if section.lower() not in Settings.model_fields:
+            raise InvalidSettings(
+                f"{variable}: expected a section among {', '.join(Settings.model_fields)}, "
+                f"got {section.lower()}"
+            )

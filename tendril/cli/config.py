@@ -31,12 +31,14 @@ def print_config(file: Path | None, *, as_json: bool) -> None:
 
 def resolved(settings: Settings, file: Path | None) -> list[Row]:
     """(dotted key, value, origin) for every setting."""
+    variables = {name.upper() for name in os.environ}
     written = _flat(tomllib.loads(file.read_text())) if file else {}
     rows: list[Row] = []
     for key, value in _flat(settings.model_dump(mode="json")).items():
         variable = "TENDRIL_" + key.upper().replace(".", "__")
-        if variable in os.environ:
-            origin = f"environment {variable}"
+        whole_section = variable.partition("__")[0]  # its value is JSON
+        if found := {variable, whole_section} & variables:
+            origin = f"environment {max(found)}"
         else:
             origin = str(file) if key in written else "default"
         rows.append((key, "(hidden)" if key.endswith("api_keys") and value else value, origin))

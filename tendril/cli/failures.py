@@ -1,5 +1,8 @@
 """Failures that a person can mend, in words."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import ValidationError
 
 from shipper.shipping import ShipRefused
@@ -7,23 +10,26 @@ from shipper.store import PointerMoved, UnknownVersion
 from tendril.cli.supervisor import AlreadyRunning
 from tendril.files import WorkspaceUnwritable
 from tendril.log import LogUnavailable
+from tendril.settings import InvalidSettings
 
 EXPECTED = (
-    AlreadyRunning, FileNotFoundError, LogUnavailable, PermissionError, PointerMoved, ShipRefused,
-    UnknownVersion, WorkspaceUnwritable,
+    AlreadyRunning, InvalidSettings, LogUnavailable, PointerMoved, ShipRefused, UnknownVersion,
+    WorkspaceUnwritable,
 )  # fmt: skip
 
 
 def explain(error: Exception) -> str | None:
     """What to tell the person, or None for a failure that only a traceback explains."""
     if isinstance(error, ValidationError):
-        lines = [
-            f"{'.'.join(map(str, e['loc']))}: {e['msg']}, got {e['input']!r:.60}"
-            for e in error.errors()
-        ]
-        return "settings: " + "; ".join(lines)
+        return "settings: " + "; ".join(_wrong_setting(dict(e)) for e in error.errors())
     if isinstance(error, EXPECTED):
         return str(error)
     if isinstance(error, OSError):
         return f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
     return None
+
+
+def _wrong_setting(error: Mapping[str, Any]) -> str:
+    key = ".".join(map(str, error["loc"]))
+    got = "a value that is not shown" if "key" in key else f"{error['input']!r:.60}"
+    return f"{key}: {error['msg']}, got {got}"

@@ -17,14 +17,17 @@ from typing import IO
 
 import msgspec
 
-from tendril.files import write_whole
+from tendril.files import WorkspaceUnwritable, write_whole
 from tendril.process import PARENT_VARIABLE
 
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.5, 30.0
 STABLE_S = 20.0
 """A process that lived this long starts again without back-off."""
 STOP_S = 15.0
+"""How long a child may take to end before it is killed."""
 CHECK_S = 0.1
+PROBE_S = 0.2
+"""Who asks for the holder of a lock has it for a moment: a supervisor tries again for so long."""
 
 
 class AlreadyRunning(RuntimeError):
@@ -65,14 +68,15 @@ class WorkspaceLock:
     def acquire(self) -> None:
         """Raises `AlreadyRunning` naming the holder."""
         file = self._path.open("a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.close()
-            raise AlreadyRunning(
-                f"{self._path.parent}: expected no supervisor, found process {self.holder()}; "
-                "stop it with `tendril down`, or choose another TENDRIL_WORKSPACE"
-            ) from error
+        deadline = time.monotonic() + PROBE_S
+        while not _try_lock(file, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                file.close()
+                raise AlreadyRunning(
+                    f"{self._path.parent}: expected no supervisor, found process {self.holder()}; "
+                    "stop it with `tendril down`, or choose another TENDRIL_WORKSPACE"
+                )
+            time.sleep(PROBE_S / 10)
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -81,25 +85,31 @@ class WorkspaceLock:
     def holder(self) -> int | None:
         """The process that holds the lock, None where nobody does."""
         try:
-            with self._path.open("r+") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return int(file.read())
+            with self._path.open() as file:
+                return None if _try_lock(file, fcntl.LOCK_SH) else int(file.read())
         except (FileNotFoundError, ValueError):
             return None
-        return None
 
     def release(self) -> None:
         if self._file is not None:
             self._file.close()
 
 
+def _try_lock(file: IO[str], kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 class Supervisor:
     """See the module. Call `tick` often, `stop` at the end."""
 
-    def __init__(self, workspace: Path, environment: dict[str, str]) -> None:
-        self._workspace = workspace
+    def __init__(
+        self, workspace: Path, environment: dict[str, str], *, stop_s: float = STOP_S
+    ) -> None:
+        self._workspace, self._stop_s = workspace, stop_s
         self._environment = {
             **os.environ, **environment, PARENT_VARIABLE: str(os.getpid()),
             "OMP_WAIT_POLICY": "passive",  # idle threads of one process must not starve another
@@ -164,7 +174,7 @@ class Supervisor:
             slot.ended = True
             if slot.process is not None and slot.process.poll() is None:
                 slot.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + self._stop_s
         for slot in slots:
             if slot.process is None:
                 continue
@@ -179,7 +189,10 @@ class Supervisor:
 
     def _write_state(self) -> None:
         state = msgspec.json.encode({"children": self.children(), "at": time.time()})
-        write_whole(self._workspace / "processes.json", state)
+        try:
+            write_whole(self._workspace / "processes.json", state)
+        except WorkspaceUnwritable as error:  # a full disk must not end what runs
+            print(f"supervisor: {error}", file=sys.stderr)
 
 
 def supervise(supervisor: Supervisor, stop: threading.Event) -> None:

@@ -77,10 +77,10 @@ class MemoryReader:
 
     def commit(self, offsets: Offsets) -> None:
         with self._log._changed:
-            for place, offset in offsets.items():
+            for place in offsets:
                 if self._log._owners.get((self._group, place.topic)) is not self:
                     raise LeaseLost(f"group {self._group}: {place.topic} has another reader")
-                self._log._committed[self._group][place] = offset
+            self._log._committed[self._group].update(offsets)
 
     def committed(self) -> Offsets:
         with self._log._changed:

@@ -33,7 +33,7 @@ def decode(record_type: type[R], value: bytes) -> R:
     """Read one record; raises `InvalidRecord` for anything that is not it."""
     try:
         record: R = _decoders[record_type].decode(value)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InvalidRecord(f"{record_type.__name__}: {error}") from error
     if record.schema > record_type.SCHEMA:
         raise InvalidRecord(

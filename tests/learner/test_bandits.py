@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.exploration import exploration_weight
 from learner.advantages import online_advantages
 from learner.baseline import Baseline
-from learner.exploration import exploration_weight
 from learner.losses import kl_k2_loss, online_loss
 
 LOGITS = (0.3, -0.8, 1.1, 0.0, -1.5)

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from shipper.gate import evaluate
-from shipper.off_policy import effective_samples, exploration_weight, paired_value, t_975
+from shipper.off_policy import effective_samples, paired_value, t_975
 from tendril.records import Check, Episode, EvalReport, Exploration, PolicySpan
 from tendril.settings import ShippingSettings
 from tests.builders import make_episode, make_segment
@@ -194,14 +194,6 @@ def test_comparisons_that_do_not_match_the_episodes_are_refused() -> None:
     comparisons, episodes = simulate(LIVE, num_episodes=3)
     with pytest.raises(ValueError, match="got 2 comparisons for 3 segments"):
         evaluate(comparisons[:2], episodes, 2, 1, SETTINGS, silence_token_id=SILENCE)
-
-
-def test_exploration_weights_by_hand() -> None:
-    """Share 0.1, pi(silence) 0.5: b(silence) = 0.45, b(x) = pi(x) (0.9 + 0.1 / 0.5) = 1.1 pi(x)."""
-    exploration = Exploration(share=0.1, forced=False, silence_logprob=float(np.log(0.5)))
-    assert exploration_weight(exploration, silent=True) == pytest.approx(1 / 0.9)
-    assert exploration_weight(exploration, silent=False) == pytest.approx(1 / 1.1)
-    assert exploration_weight(None, silent=False) == 1.0
 
 
 def test_effective_samples_by_hand() -> None:

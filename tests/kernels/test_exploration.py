@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from learner.exploration import exploration_weight
+from kernels.exploration import exploration_weight
 
 
 def test_the_weight_is_policy_over_the_mixture_for_every_first_token() -> None:
