@@ -80,7 +80,11 @@ def new_state(checkpoint: Path, settings: LearnerSettings, first_version: int) -
 def make_optimizer(model: PreTrainedModel, settings: LearnerSettings) -> torch.optim.Optimizer:
     """AdamW without weight decay: the KL term is what holds the weights back."""
     return torch.optim.AdamW(
-        model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+        model.parameters(),
+        lr=settings.learning_rate,
+        betas=(0.9, 0.95),
+        eps=settings.adam_epsilon,
+        weight_decay=0.0,
     )
 
 
@@ -101,6 +105,7 @@ def load(path: Path, checkpoint: Path, settings: LearnerSettings) -> LearnerStat
     state.optimizer.load_state_dict(saved["optimizer"])
     for group in state.optimizer.param_groups:
         group["lr"] = settings.learning_rate  # the settings of today, not the checkpoint's
+        group["eps"] = settings.adam_epsilon
     state.baseline = Baseline.from_state(saved["baseline"], half_life=settings.baseline_half_life)
     state.offsets = {TopicPartition(t, p): offset for t, p, offset in saved["offsets"]}
     state.remember(saved["seen_ids"])

@@ -1,5 +1,7 @@
 """Refusals in the shape that OpenAI clients understand: what, expected, got."""
 
+from collections.abc import Sequence
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -54,9 +56,11 @@ def encodable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def invalid(error: ErrorDetails) -> Refused:
-    """The refusal for the first thing that validation found."""
-    where = ".".join(str(part) for part in error["loc"] if part != "body")[:200]
+def invalid(errors: Sequence[ErrorDetails]) -> Refused:
+    """The refusal for what validation found: of several, the one that lies deepest."""
+    error = max(errors, key=lambda error: len(error["loc"]))
+    parts = [str(part) for part in error["loc"] if part != "body"]
+    where = ".".join(part for part in parts if not part.startswith("list["))[:200]
     if error["type"] == "json_invalid":
         message = f"body: expected JSON, got: {error['ctx']['error']} at position {where}"
         return Refused(400, error["type"], message)
@@ -75,7 +79,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
-        return invalid(error.errors()[0]).response()
+        return invalid(error.errors()).response()
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:

@@ -32,7 +32,7 @@ def report_feedback(
     try:
         batch = FeedbackBatch.model_validate(body)
     except ValidationError as error:
-        raise invalid(error.errors()[0]) from error
+        raise invalid(error.errors()) from error
     results: list[dict[str, Any]] = []
     for event in batch.events:
         try:
@@ -49,7 +49,7 @@ def _accept(node: ServingNode, raw: dict[str, Any], url_token: str | None) -> di
         return _put(node, FeedbackEvent.model_validate(raw), url_token)
     except ValidationError as error:
         node.spool.refuse(Feedback.TOPIC, "malformed")
-        raise invalid(error.errors()[0]) from error
+        raise invalid(error.errors()) from error
     except TokenInvalid as error:
         node.spool.refuse(Feedback.TOPIC, "not for this trace")
         raise Refused(403, "feedback_token_invalid", str(error), param="feedback_token") from error

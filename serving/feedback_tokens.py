@@ -38,7 +38,7 @@ class FeedbackTokens:
             scope = TraceScope(*self._serializer.loads(token, max_age=int(self._ttl_s)))
         except SignatureExpired as error:
             raise TokenExpired(
-                f"feedback_token: expected one under {self._ttl_s:.0f} s old, "
+                f"feedback_token: expected one under {self._ttl_s:g} s old, "
                 f"got one signed at {error.date_signed}"
             ) from error
         except (BadSignature, TypeError) as error:

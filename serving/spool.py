@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 BATCH_RECORDS = 500
 RETRY_S = 1.0
+GATHER_S = 0.05
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS spool (
     position INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, key TEXT NOT NULL,
@@ -150,6 +151,7 @@ class Spool:
             if not moved:
                 self._arrived.wait(timeout=0.5)
             self._arrived.clear()
+            self._closed.wait(GATHER_S)  # few large batches: a put must not wait for each other one
 
     def _move_batch(self) -> bool:
         """Move what is there to the log; True where something was moved."""

@@ -2,11 +2,30 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+)
 
 from tendril.records import FeedbackType
 
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+
+
+def _encodable(text: str) -> str:
+    """JSON may carry half of a surrogate pair, which is no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("expected Unicode text, got half of a surrogate pair") from error
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
 MIN_TEMPERATURE = 0.01
 Natural = Annotated[int, Field(ge=0, lt=2**63)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -16,8 +35,8 @@ class CompletionBody(BaseModel):
     """`POST /v1/completions`, the fields of OpenAI's reference that this engine serves."""
 
     model_config = ConfigDict(extra="ignore")
-    model: str
-    prompt: str | list[Natural]
+    model: Text
+    prompt: Text | list[Natural]
     max_tokens: int = Field(default=16, ge=1)
     temperature: float = Field(default=1.0, ge=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -48,7 +67,7 @@ class FeedbackEvent(BaseModel):
     event_id: Identifier
     trace_id: Identifier
     type: FeedbackType
-    feedback_token: str | None = None
+    feedback_token: Text | None = None
     """Came with the reply; may also stand in the URL's `token`."""
     value: float | None = Field(default=None, allow_inf_nan=False)
     span: tuple[Natural, Natural] | None = None

@@ -85,6 +85,9 @@ class LearnerSettings(Section):
     """The online lane. Formulas: docs/architecture.md, "Learner"."""
 
     learning_rate: float = Field(default=2e-4, gt=0)
+    adam_epsilon: float = Field(default=3e-3, gt=0)
+    """Near the gradients' own size, on purpose: weights whose gradient is mostly noise then barely
+    move, which spares KL and keeps deltas small (docs/measurements.md)."""
     batch_episodes: int = Field(default=96, ge=1)
     kl_coefficient: float = Field(default=0.02, ge=0)
     """Of the k2 estimator in the loss, against the last shipped policy."""

@@ -7,7 +7,7 @@ from resampling whole files, since prompts of one file resemble each other.
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,7 +84,7 @@ def summary(outcomes: Outcomes) -> dict[str, float]:
 
 def difference(
     prompts: Sequence[HeldOutPrompt], base: Outcomes, other: Outcomes, seed: int
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """`other` against `base`: relative changes, and 95 % intervals by resampling files."""
     draws = _file_resamples([prompt.file for prompt in prompts], seed)  # [R, P] weights
     rewards = (draws @ (other.reward - base.reward)) / draws.sum(1)

@@ -48,7 +48,6 @@ def test_a_step_raises_what_was_rewarded_and_lowers_what_was_punished(state: Lea
     assert state.num_steps == 3
     assert metrics["reward"] == 0.0
     assert metrics["numerics_gap"] < 1e-5
-    assert metrics["grad_norm"] > 0
 
 
 def test_the_kl_term_alone_pulls_back_to_the_anchor(state: LearnerState) -> None:
@@ -106,12 +105,14 @@ def test_constant_rewards_give_finite_steps(state: LearnerState, reward: float) 
     assert all(torch.isfinite(p).all() for p in state.model.parameters())
 
 
-def test_the_baseline_is_read_before_it_learns_of_the_batch(state: LearnerState) -> None:
+def test_the_baseline_is_read_before_it_learns_of_the_batch(
+    state: LearnerState, tmp_path: Path
+) -> None:
     episodes = served_episodes(tiny_model(), COMPLETIONS[:1], [1.0])
     train_step(state, episodes, tiny_model(), 1, SETTINGS, SILENCE)
     assert state.baseline.state()["num_observations"] == 1
     # A zero baseline: the advantage is the reward, RMS 1, so the loss is minus the mean log-prob.
     [segment] = episodes[0].segments
-    fresh = tiny_state(Path(state.model.name_or_path), SETTINGS)
+    fresh = tiny_state(tmp_path / "checkpoint", SETTINGS)
     metrics = train_step(fresh, episodes, tiny_model(), 1, SETTINGS, SILENCE)
     assert metrics["loss"] == pytest.approx(-sum(segment.behavior_logprobs) / 2, abs=1e-5)

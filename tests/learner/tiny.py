@@ -30,7 +30,8 @@ def tiny_model(seed: int = 0) -> PreTrainedModel:
         num_attention_heads=2, max_position_embeddings=64, tie_word_embeddings=True,
         initializer_range=0.3, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
-    model = LlamaForCausalLM(config).eval()
+    model: PreTrainedModel = LlamaForCausalLM(config)
+    model.eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.to(torch.bfloat16))
@@ -39,7 +40,9 @@ def tiny_model(seed: int = 0) -> PreTrainedModel:
 
 def write_tiny_checkpoint(folder: Path, seed: int = 0) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    tiny_model(seed).to(torch.bfloat16).save_pretrained(folder)
+    model = tiny_model(seed)
+    model.bfloat16()
+    model.save_pretrained(folder)
     words = {f"w{i}": i for i in range(SILENCE)} | {"<|silence|>": SILENCE}
     Tokenizer(WordLevel(words, unk_token="w0")).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 64}))

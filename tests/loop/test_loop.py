@@ -63,7 +63,7 @@ def test_every_process_killed_in_turn_loses_nothing_and_counts_nothing_twice(tmp
         for name in KILLED:
             before = _children(tmp_path)[name]
             os.kill(before, signal.SIGKILL)
-            _wait(lambda n=name, b=before: _children(tmp_path).get(n, b) != b, 30, f"new {name}")  # type: ignore[misc]
+            _wait(lambda n=name, b=before: _children(tmp_path).get(n, b) != b, 30, f"new {name}")
             time.sleep(5)
         output, _ = demo.communicate(timeout=200)
     finally:

@@ -49,7 +49,8 @@ def write_model(folder: Path, *, seed: int, hidden_size: int = 32) -> Path:
         eos_token_id=END,
     )
     torch.manual_seed(seed)
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    model: Any = LlamaForCausalLM(config)
+    model.to(torch.bfloat16).save_pretrained(folder)
     write_tokenizer(folder / "tokenizer.json")
     return folder
 
@@ -112,6 +113,16 @@ class Reference:
         logits_V = self.model(torch.tensor([request.prompt_token_ids])).logits[0, -1]
         found: list[float] = (logits_V / request.temperature).log_softmax(-1).tolist()
         return found
+
+    @torch.inference_mode()
+    def quietest_prompt(self) -> int:
+        """The one-token prompt after which silence is most likely."""
+        return int(
+            self.model(torch.arange(VOCABULARY)[:, None])
+            .logits[:, 0]
+            .softmax(-1)[:, SILENCE]
+            .argmax()
+        )
 
     @torch.inference_mode()
     def greedy(self, request: EngineRequest) -> list[int]:

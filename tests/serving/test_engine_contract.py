@@ -177,7 +177,8 @@ def test_top_p_keeps_the_smallest_likely_set(start: Start, reference: Reference)
     probabilities = [math.exp(logprob) for logprob in reference.first_logprobs(request)]
     probabilities[SILENCE] = 0.0
     likely_first = sorted(range(len(probabilities)), key=lambda token: -probabilities[token])
-    mass, nucleus = 0.0, set()
+    mass = 0.0
+    nucleus: set[int] = set()
     while mass < 0.3 * sum(probabilities):
         nucleus.add(likely_first[len(nucleus)])
         mass += probabilities[likely_first[len(nucleus) - 1]]
