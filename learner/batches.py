@@ -14,7 +14,6 @@ from kernels.exploration import exploration_weight
 from kernels.scoring import Scorable
 from tendril.records import Episode, Segment
 
-MAX_LOGPROB = 1e-3
 """Rounding may put a log-probability just above zero."""
 
 
@@ -46,32 +45,21 @@ def drop_reason(episode: Episode, eligible: Eligibility) -> str | None:
         return "nothing to train"
     if not -1 <= episode.reward <= 1 or not 0 < episode.weight < math.inf:
         return "malformed"
-    if not all(_is_sound(segment, eligible) for segment in episode.segments):
+    if not all(_fits(segment, eligible) for segment in episode.segments):
         return "malformed"
     if eligible.policy_version - oldest_version(episode) > eligible.max_policy_lag:
         return "policy lag"
     return None
 
 
-def _is_sound(segment: Segment, eligible: Eligibility) -> bool:
-    """Whether its numbers can enter a step; a single one that cannot would stop the learner."""
+def _fits(segment: Segment, eligible: Eligibility) -> bool:
+    """Whether the model can score it; a single segment that it cannot would stop the learner."""
     prompt, completion = segment.prompt_token_ids, segment.completion_token_ids
-    explored = segment.exploration
     return (
-        len(prompt) > 0
-        and len(completion) > 0
+        segment.is_sound
         and len(prompt) + len(completion) <= eligible.max_context_tokens
-        and min(prompt + completion) >= 0
         and max(prompt + completion) < eligible.vocab_size
         and eligible.silence_token_id not in completion[1:]
-        and sum(span.num_tokens for span in segment.policy_spans) == len(completion)
-        and 0 < segment.temperature < math.inf
-        and all(map(math.isfinite, segment.credit))
-        and all(-math.inf < x <= MAX_LOGPROB for x in segment.behavior_logprobs)
-        and (
-            explored is None
-            or (0 <= explored.share < 1 and explored.silence_logprob <= MAX_LOGPROB)
-        )
     )
 
 

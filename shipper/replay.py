@@ -56,5 +56,5 @@ def is_replayable(episode: Episode) -> bool:
         and episode.train_consent
         and episode.untrainable is None
         and bool(episode.segments)
-        and all(s.completion_token_ids and s.temperature > 0 for s in episode.segments)
+        and all(segment.is_sound for segment in episode.segments)
     )

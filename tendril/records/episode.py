@@ -1,11 +1,15 @@
 """Episode: the traces of one piece of work, closed, with reward."""
 
+import math
 from typing import Literal
 
 import msgspec
 
 from tendril.records.base import Record
 from tendril.records.trace import Exploration, Lane, PolicySpan, Route
+
+MAX_LOGPROB = 1e-3
+"""A log-probability is at most 0; rounding may leave it a little above."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +25,24 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """[T]: per-token reward; its mean over `loss_mask` equals the episode's reward."""
     temperature: float
     exploration: Exploration | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether its numbers can be scored: one that cannot would spoil a whole batch."""
+        explored = self.exploration
+        return (
+            len(self.prompt_token_ids) > 0
+            and len(self.completion_token_ids) > 0
+            and min(self.prompt_token_ids + self.completion_token_ids) >= 0
+            and sum(span.num_tokens for span in self.policy_spans) == len(self.completion_token_ids)
+            and 0 < self.temperature < math.inf
+            and all(map(math.isfinite, self.credit))
+            and all(-math.inf < x <= MAX_LOGPROB for x in self.behavior_logprobs)
+            and (
+                explored is None
+                or (0 <= explored.share < 1 and explored.silence_logprob <= MAX_LOGPROB)
+            )
+        )
 
 
 class Episode(Record, frozen=True, kw_only=True):
