@@ -14,8 +14,6 @@ from kernels.exploration import exploration_weight
 from kernels.scoring import Scorable
 from tendril.records import Episode, Segment
 
-"""Rounding may put a log-probability just above zero."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eligibility:

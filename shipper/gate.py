@@ -29,8 +29,6 @@ if TYPE_CHECKING:  # kernels.scoring loads torch
 MIN_SESSIONS = 5
 """Intervals count sessions, not episodes; below this they mean little."""
 MIN_EFFECTIVE_SHARE = 0.05
-MAX_ACCEPTED_DROP = 0.15
-"""Relative fall of accepted bytes per decision that still passes: they vary more than reward."""
 MAX_NUMERICS_GAP = 0.01
 """Nats a token between what served and what the gate computes for the same weights."""
 Verdict = Literal["pass", "fail", "inconclusive"]
@@ -174,7 +172,7 @@ def reward_check(replay: Replay, settings: ShippingSettings) -> Check:
 
 def accepted_check(replay: Replay, settings: ShippingSettings) -> Check:
     """Off-policy relative change of accepted bytes per decision; silence does not escape it."""
-    limit, num_samples = -MAX_ACCEPTED_DROP, len(replay.episodes)
+    limit, num_samples = -settings.max_accepted_drop, len(replay.episodes)
     if why := unsupported(replay, settings):
         return _check("accepted_bytes", None, limit, num_samples, "inconclusive", why)
     value = paired_value(

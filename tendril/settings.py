@@ -117,6 +117,9 @@ class ShippingSettings(Section):
     gate_max_episodes: int = Field(default=2_000, ge=1)
     reward_margin: float = Field(default=0.02, ge=0)
     """How much reward a decision may fall, at 95 % confidence, and still pass."""
+    max_accepted_drop: float = Field(default=0.15, gt=0, lt=1)
+    """Relative fall of accepted bytes a decision, at 95 % confidence, that still passes: they vary
+    more than reward."""
     kl_budget: float = Field(default=0.1, gt=0)
     """Nats a token against the live version."""
     max_silence_change: float = Field(default=0.15, gt=0, le=1)

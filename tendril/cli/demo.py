@@ -148,12 +148,14 @@ class Watch:
 
 def _line(snapshot: LoopSnapshot, elapsed_s: float) -> str:
     live = snapshot.live
-    reward = live.reward_per_decision if live else None
-    acceptance = live.acceptance if live else None
+    acceptance = f"{live.acceptance:.1%}" if live and live.acceptance is not None else "-"
+    reward = (
+        f"{live.reward_per_decision:+.3f}" if live and live.reward_per_decision is not None else "-"
+    )
     return (
         f"{elapsed_s:5.0f} s  {snapshot.traffic.num_decisions} decisions "
-        f"({snapshot.traffic.per_second:.0f}/s)  live v{snapshot.live_version}  "
-        f"acceptance {acceptance or 0:.1%}  reward {reward or 0:+.3f}  "
+        f"({snapshot.traffic.per_second:.0f}/s)  live version {snapshot.live_version or '-'}: "
+        f"acceptance {acceptance}  reward {reward}  "
         f"shipped {snapshot.counts.shipped} held {snapshot.counts.held}"
     )
 

@@ -24,6 +24,8 @@ from serving.engine import EngineRequest
 from serving.text import SampledText, TextCodec
 from serving.torch_engine import TorchEngine
 from shipper.store import WeightStore
+from tendril.cli.feedback_delay import feedback_to_served
+from tendril.log import SqliteLog
 from tendril.settings import Settings
 
 NUM_PROMPTS = 1_024
@@ -38,6 +40,7 @@ def build_report(
     settings: Settings, snapshot: LoopSnapshot, started_at: float, seed: int
 ) -> dict[str, Any]:
     """Evaluate both policies and gather what the log, the nodes and the users say."""
+    log = SqliteLog(settings.path(settings.log.path))
     folder = _shipped_folder(settings, snapshot.live_version or 1)
     users = json.loads((settings.workspace / "users.json").read_text())
     return {
@@ -48,7 +51,7 @@ def build_report(
                      "last_error": users["last_error"]},
         "swap_pause_ms": _spread(snapshot.swap_pause_ms),
         "delta": _delta(settings, snapshot),
-        "feedback_to_served_s": _spread(snapshot.feedback_to_served_s),
+        "feedback_to_served_s": _spread(feedback_to_served(log)),
         "ledger": _ledger(snapshot, users),
         "first_suggestion_s": (users["first_suggestion_at"] or time.time()) - started_at,
         "traffic": msgspec.to_builtins(snapshot.traffic),

@@ -57,15 +57,20 @@ def demo_settings(workspace: Path, seed: int, ports: dict[str, int]) -> dict[str
             "explore_share": 0.1,
             "seed": seed,
         },
-        "signals": {"recipe": str(RECIPE), "feedback_window_s": FEEDBACK_WINDOW_S},
-        "learner": {
-            "learning_rate": 2e-4,
-            "batch_episodes": 96,
-            "kl_coefficient": 0.02,
-            "publish_every_s": 45.0,
-            "min_steps_per_version": 4,
+        "signals": {
+            "recipe": str(RECIPE),
+            "feedback_window_s": FEEDBACK_WINDOW_S,
+            "held_out_share": 0.12,
         },
-        "shipping": {"gate_min_episodes": 100, "gate_max_episodes": 1_000},
+        "learner": {"publish_every_s": 45.0},
+        # A minute of two dozen users decides less than an hour of a company: wider margins.
+        "shipping": {
+            "gate_min_episodes": 80,
+            "gate_max_episodes": 400,
+            "reward_margin": 0.08,
+            "max_accepted_drop": 0.4,
+            "kl_budget": 0.2,
+        },
         "console": {"port": ports["console"]},
     }
 
