@@ -5,7 +5,7 @@
 #   make demo ARGS="--minutes 10 --seed 1"     the whole loop, alive
 #   make test                                  lint, types, import rules and every test
 #   make test-fast                             the tests that end in under a minute
-#   make bench NAME=serving                    one benchmark; without NAME the list of them
+#   make bench NAME=delta                      one benchmark; without NAME the list of them
 #
 # PYTHON     the interpreter to use, where the one found is not the one wanted.
 # PIP_EXTRA  more arguments for pip. On Linux, PyPI's torch brings gigabytes of CUDA libraries; a

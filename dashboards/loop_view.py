@@ -108,7 +108,7 @@ class LoopView:
         self._touch("request", trace.served_at)
 
     def _add_feedback(self, feedback: Feedback) -> None:
-        if not self._events.add(feedback.event_id, None):
+        if not self._events.add(f"{feedback.trace_id}/{feedback.event_id}", None):
             self._repeats["feedback"] += 1
             return
         self._counts["feedback"] += 1

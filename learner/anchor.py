@@ -10,6 +10,7 @@ from kernels.scoring import load_policy
 from tendril.blobs import BlobStore
 from tendril.ids import new_id
 from tendril.log import EventLog
+from tendril.model_folder import WEIGHTS_FILE
 from tendril.records import (
     TYPE_BY_TOPIC,
     InvalidRecord,
@@ -52,6 +53,11 @@ class Anchor:
         self.version = self._live
         return True
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether `model` is another version than the one in service."""
+        return self.version != self._live
+
     def _fold(self, record: Record) -> None:
         if isinstance(record, PolicyManifest):
             self._manifests[record.policy_version] = record
@@ -78,7 +84,7 @@ class Anchor:
 @torch.no_grad()
 def load_snapshot(model: PreTrainedModel, manifest: PolicyManifest, blobs: BlobStore) -> None:
     """Overwrite `model` with a published version; raises `CorruptObject` for a damaged one."""
-    file = next(f for f in manifest.snapshot if f.name == "model.safetensors")
+    file = next(f for f in manifest.snapshot if f.name == WEIGHTS_FILE)
     tensors = decode_weights(blobs.get(file), f"version {manifest.policy_version}")
     for name, parameter in model.named_parameters():
         tensor = tensors[name]

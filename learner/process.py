@@ -1,7 +1,8 @@
 """The learner process: read episodes, step, checkpoint, publish, until told to stop.
 
 What starts the next step: `batch_episodes` usable episodes. What it waits for: the log. Every
-step is a function of the state and the episodes behind its offsets, in log order.
+step is a function of the state, the episodes behind its offsets in log order, and the anchor. When
+a version is published, and which one is the anchor, depends on the clock and the shipper as well.
 """
 
 import errno
@@ -15,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from blake3 import blake3
 
 from kernels.scoring import silence_token_id
 from learner import state as states
@@ -25,18 +25,19 @@ from learner.publish import publish
 from learner.state import LearnerState
 from learner.step import NumericsGap, train_step
 from tendril import telemetry
-from tendril.blobs import BlobStore
+from tendril.blobs import BlobStore, CorruptObject
 from tendril.files import make_folder
 from tendril.log import EventLog, LogRecord, LogUnavailable, SqliteLog, TopicPartition
+from tendril.model_folder import FIRST_VERSION, tokenizer_digest
 from tendril.records import DeadLetter, Episode, InvalidRecord, Ledger, decode
 from tendril.settings import Settings
 
 log = logging.getLogger(__name__)
 
-FIRST_VERSION = 1
 LEDGER_INTERVAL_S = 2.0
 POLL_S = 0.2
 RETRY_S = 1.0
+DAMAGED_RETRY_S = 5.0
 
 
 class Learner:
@@ -49,8 +50,7 @@ class Learner:
         self._path = settings.path(Path("learner/checkpoint.pt"))
         self._blobs = BlobStore(settings.path(settings.shipping.store))
         self._silence = silence_token_id(self._checkpoint, settings.serving.silence_token)
-        tokenizer = (self._checkpoint / "tokenizer.json").read_bytes()
-        self._tokenizer_digest = blake3(tokenizer).hexdigest()[:32]
+        self._tokenizer_digest = tokenizer_digest(self._checkpoint)
         self.state: LearnerState = states.load(
             self._path, self._checkpoint, settings.learner
         ) or states.new_state(self._checkpoint, settings.learner, FIRST_VERSION)
@@ -64,6 +64,7 @@ class Learner:
         self._num_read = self.state.num_read  # and what is behind both
         self._batch_offsets = dict(self.state.offsets)
         self._published_at = time.monotonic()
+        self._follow_at = 0.0
         self._telemetry = telemetry.setup("learner", settings.telemetry)
 
     def _refuse_foreign_log(self) -> None:
@@ -81,8 +82,7 @@ class Learner:
         """Read for a moment; step when a batch is full; publish when it is time."""
         if self.state.unpublished:
             self._announce()  # before any step: the version is these weights
-        if self._anchor.follow():
-            log.info("anchor is now version %d", self._anchor.version)
+        self._follow_anchor()
         self._return_after_rollback()
         batch_episodes = self._settings.learner.batch_episodes
         if not self._unread:
@@ -93,6 +93,17 @@ class Learner:
         if len(self._batch) >= batch_episodes:
             self._step()
         self._publish_if_due()
+
+    def _follow_anchor(self) -> None:
+        """A damaged live version must not end learning: its successor may be whole."""
+        if time.monotonic() < self._follow_at:
+            return
+        try:
+            if self._anchor.follow():
+                log.info("anchor is now version %d", self._anchor.version)
+        except CorruptObject as error:
+            self._follow_at = time.monotonic() + DAMAGED_RETRY_S
+            log.error("the anchor stays version %d: %s", self._anchor.version, error)
 
     def _consider(self, record: LogRecord) -> None:
         """Put one episode into the batch, or count why not."""
@@ -133,10 +144,11 @@ class Learner:
         state, batch = self.state, list(self._batch.values())
         outcome = "trained"
         try:
-            metrics = train_step(
-                state, batch, self._anchor.model, self._anchor.version,
-                self._settings.learner, self._silence,
-            )  # fmt: skip
+            with self._telemetry.span("tendril.learner.step"):
+                metrics = train_step(
+                    state, batch, self._anchor.model, self._anchor.version,
+                    self._settings.learner, self._silence,
+                )  # fmt: skip
             self._after_step(batch, metrics)
         except (NumericsGap, FloatingPointError) as error:
             outcome = "numerics gap" if isinstance(error, NumericsGap) else "not finite"
@@ -179,10 +191,11 @@ class Learner:
 
     def _announce(self) -> None:
         """Store and announce the version that the checkpoint holds."""
-        manifest = publish(
-            self.state, self._blobs, self._checkpoint, self._tokenizer_digest,
-            self._settings.learner, time.time(), self.state.metrics,
-        )  # fmt: skip
+        with self._telemetry.span("tendril.learner.publish"):
+            manifest = publish(
+                self.state, self._blobs, self._checkpoint, self._tokenizer_digest,
+                self._settings.learner, time.time(), self.state.metrics,
+            )  # fmt: skip
         self._log.append([("policy", manifest)])
         self.state.parent = self.state.policy_version
         self.state.unpublished = False
@@ -195,7 +208,7 @@ class Learner:
     def _return_after_rollback(self) -> None:
         """A version was taken out of service: go on from the one that serves now."""
         withdrawn, answered = self._anchor.withdrawn, self.state.num_rollbacks
-        if withdrawn is None or self._anchor.num_rollbacks == answered:
+        if withdrawn is None or self._anchor.num_rollbacks == answered or self._anchor.is_behind:
             return
         self.state.num_rollbacks = self._anchor.num_rollbacks
         if self.state.parent < withdrawn or self.state.parent == self._anchor.version:

@@ -9,13 +9,10 @@ from transformers import PreTrainedModel
 from learner.state import LearnerState, named_offsets
 from tendril import __version__
 from tendril.blobs import BlobStore
+from tendril.model_folder import WEIGHTS_FILE, version_files
 from tendril.records import PolicyManifest
 from tendril.settings import LearnerSettings
 from tendril.weights import TensorBytes, encode_weights, weights_digest
-
-CHECKPOINT_FILES = ("config.json", "generation_config.json", "tokenizer.json",
-                    "tokenizer_config.json")  # fmt: skip
-"""Copied from the first checkpoint into every version, where they exist."""
 
 
 def published_tensors(model: PreTrainedModel) -> dict[str, TensorBytes]:
@@ -44,11 +41,11 @@ def publish(
     Running it again after a crash stores the same bytes again.
     """
     tensors = published_tensors(state.model)
-    snapshot = [blobs.put("model.safetensors", encode_weights(tensors))]
+    snapshot = [blobs.put(WEIGHTS_FILE, encode_weights(tensors))]
     snapshot += [
         blobs.put_file(name, checkpoint / name)
-        for name in CHECKPOINT_FILES
-        if (checkpoint / name).exists()
+        for name in version_files(checkpoint)
+        if name != WEIGHTS_FILE
     ]
     return PolicyManifest(
         policy_version=state.policy_version,

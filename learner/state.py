@@ -1,7 +1,8 @@
 """All that the learner needs to go on: weights, optimizer, baseline, counts and log offsets.
 
-Saved as one file that appears whole. After kill -9 the learner reads on from the offsets inside,
-so the weights are those of a run that was never interrupted.
+Saved as one file that appears whole. After kill -9 the learner reads on from the offsets inside.
+With the same anchor and no version published in between, the weights are those of a run that was
+never interrupted.
 """
 
 import io

@@ -41,8 +41,8 @@ def train_step(
     """
     batch = build_batch(episodes, silence_token_id)
     with torch.no_grad():
-        anchor_logprobs_T = completion_logprobs(anchor, batch.items, silence_token_id)
-    gap = numerics_gap(batch, anchor_logprobs_T, anchor_version)
+        ref_logprobs_T = completion_logprobs(anchor, batch.items, silence_token_id)
+    gap = numerics_gap(batch, ref_logprobs_T, anchor_version)
     if gap is not None and not gap <= settings.max_numerics_gap:
         raise NumericsGap(
             f"policy version {anchor_version}: expected a mean log-prob difference to serving "
@@ -50,7 +50,7 @@ def train_step(
         )
     baselines_B = _read_baseline(state, episodes)
     policy_logprobs_T = completion_logprobs(state.model, batch.items, silence_token_id)
-    loss, metrics = batch_loss(batch, policy_logprobs_T, anchor_logprobs_T, baselines_B, settings)
+    loss, metrics = batch_loss(batch, policy_logprobs_T, ref_logprobs_T, baselines_B, settings)
     metrics["grad_norm"] = _apply(state, loss, settings)
     metrics["reward"] = sum(e.reward or 0.0 for e in episodes) / len(episodes)
     if gap is not None:
@@ -63,7 +63,7 @@ def train_step(
 def batch_loss(
     batch: TrainingBatch,
     policy_logprobs_T: Tensor,
-    anchor_logprobs_T: Tensor,
+    ref_logprobs_T: Tensor,
     baselines_B: Tensor,
     settings: LearnerSettings,
 ) -> tuple[Tensor, dict[str, float]]:
@@ -83,7 +83,7 @@ def batch_loss(
     )
     kl_loss = kl_k2_loss(
         policy_logprobs_T,
-        anchor_logprobs_T,
+        ref_logprobs_T,
         batch.behavior_logprobs_T,
         batch.loss_mask_T,
         weights_T=batch.exploration_B.repeat_interleave(batch.num_tokens_B),
@@ -93,9 +93,7 @@ def batch_loss(
     return loss, {name: float(value) for name, value in metrics.items()}
 
 
-def numerics_gap(
-    batch: TrainingBatch, anchor_logprobs_T: Tensor, anchor_version: int
-) -> float | None:
+def numerics_gap(batch: TrainingBatch, ref_logprobs_T: Tensor, anchor_version: int) -> float | None:
     """Mean |log-prob difference| to serving over tokens that the anchor itself sampled, nats.
 
     None where the batch has no such token.
@@ -104,7 +102,7 @@ def numerics_gap(
     at_lag_0_T = at_lag_0_B.repeat_interleave(batch.num_tokens_B)
     if not bool(at_lag_0_T.any()):
         return None
-    return float((anchor_logprobs_T - batch.behavior_logprobs_T)[at_lag_0_T].abs().mean())
+    return float((ref_logprobs_T - batch.behavior_logprobs_T)[at_lag_0_T].abs().mean())
 
 
 def _read_baseline(state: LearnerState, episodes: Sequence[Episode]) -> Tensor:

@@ -1,9 +1,9 @@
 """What an engine is to the rest of serving: token ids in, sampled tokens out, weights changeable.
 
-Two implementations share it and one contract test: torch for a laptop, vLLM for production.
+The torch engine implements it; vLLM can join. The contract tests run on every engine.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -67,7 +67,7 @@ class EngineStats(NamedTuple):
 class Engine(Protocol):
     """A policy that can be sampled, and changed in place."""
 
-    def generate(self, request: EngineRequest) -> AsyncIterator[SampledToken]:
+    def generate(self, request: EngineRequest) -> AsyncGenerator[SampledToken, None]:
         """Sample until end of text, silence or `max_tokens`; closing the iterator aborts.
 
         Raises `EngineBusy` before the first token where the queue is full, `ValueError` for a

@@ -24,8 +24,9 @@ from serving.text import TextCodec
 from serving.torch_engine import TorchEngine
 from tendril import telemetry
 from tendril.log import EventLog, LogUnavailable, SqliteLog
+from tendril.model_folder import FIRST_VERSION
 from tendril.records import Trace
-from tendril.settings import Settings
+from tendril.settings import ServingSettings, Settings
 from tendril.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,6 @@ LEDGER_INTERVAL_S = 2.0
 FORGET_INTERVAL_S = 600.0
 GRACE_S = 10
 """How long requests may finish after a stop."""
-FIRST_VERSION = 1
 
 
 class Server(uvicorn.Server):
@@ -52,25 +52,47 @@ def current_version(settings: Settings) -> tuple[int, Path]:
         version = int(json.loads((folder / "current.json").read_text())["policy_version"])
     except FileNotFoundError:
         return FIRST_VERSION, settings.serving.checkpoint
+    except (ValueError, TypeError, KeyError) as error:
+        log.error("%s: expected a policy version, got: %s", folder / "current.json", error)
+        return FIRST_VERSION, settings.serving.checkpoint
     return version, folder / "versions" / str(version)
 
 
-def build_node(settings: Settings, event_log: EventLog) -> ServingNode:
-    """Load the weights and wire the parts."""
-    serving = settings.serving
+def load_engine(settings: Settings) -> tuple[TorchEngine, TextCodec]:
+    """The engine on what this node served last, else on the first checkpoint.
+
+    The agent mends a damaged folder, but only beside an engine that answers.
+    """
     version, folder = current_version(settings)
+    try:
+        return _load(settings.serving, version, folder)
+    except Exception:  # a library's own, whatever part of the folder is damaged
+        if folder == settings.serving.checkpoint:
+            raise
+        log.exception("%s cannot be loaded: starting on the first checkpoint", folder)
+    return _load(settings.serving, FIRST_VERSION, settings.serving.checkpoint)
+
+
+def _load(serving: ServingSettings, version: int, folder: Path) -> tuple[TorchEngine, TextCodec]:
     codec = TextCodec(folder)
-    silence_token_id = codec.token_id(serving.silence_token)
     engine = TorchEngine(
         folder,
         version,
         max_running=serving.max_running,
         max_waiting=serving.max_waiting,
         max_context_tokens=serving.max_context_tokens,
-        silence_token_id=silence_token_id,
+        silence_token_id=codec.token_id(serving.silence_token),
         num_threads=serving.num_threads,
         seed=serving.seed,
     )
+    return engine, codec
+
+
+def build_node(settings: Settings, event_log: EventLog) -> ServingNode:
+    """Load the weights and wire the parts."""
+    serving = settings.serving
+    engine, codec = load_engine(settings)
+    silence_token_id = codec.token_id(serving.silence_token)
     spool = Spool(settings.path(Path("serving/spool.db")), event_log, serving.max_spooled)
     secret = node_secret(settings.workspace)
 

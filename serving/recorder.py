@@ -97,7 +97,7 @@ class Recorder:
             decision.finish_reason = "error"
             raise
         finally:
-            await tokens.aclose()  # type: ignore[attr-defined]
+            await tokens.aclose()
             if decision.tokens:
                 self._record(self._trace(decision))
 

@@ -15,8 +15,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tendril.log import EventLog, LogUnavailable
-from tendril.log.sqlite import connect, transaction, unavailable
-from tendril.records import TYPE_BY_TOPIC, Feedback, Ledger, Record, Trace, decode, encode
+from tendril.log.sqlite import connect, explained, transaction
+from tendril.records import (
+    TYPE_BY_TOPIC,
+    DeadLetter,
+    Feedback,
+    InvalidRecord,
+    Ledger,
+    Record,
+    Trace,
+    decode,
+    encode,
+)
 
 log = logging.getLogger(__name__)
 
@@ -87,11 +97,8 @@ class Spool:
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
         """One thread at a time in the database; its refusals become `LogUnavailable`."""
-        with self._lock:
-            try:
-                yield
-            except sqlite3.OperationalError as error:
-                raise unavailable(self._path, error) from error
+        with self._lock, explained(self._path):
+            yield
 
     def _remember(self, db: sqlite3.Connection, event_id: str) -> bool:
         row = db.execute("INSERT OR IGNORE INTO seen VALUES (?,?)", (event_id, time.time()))
@@ -162,9 +169,7 @@ class Spool:
             ).fetchall()
         if not rows:
             return False
-        self._event_log.append(
-            [(key, decode(TYPE_BY_TOPIC[topic], value)) for _, topic, key, value in rows]
-        )
+        self._event_log.append([(key, _readable(topic, value)) for _, topic, key, value in rows])
         with self._guarded():
             with transaction(self._db) as db:
                 db.execute("DELETE FROM spool WHERE position<=?", (rows[-1][0],))
@@ -182,3 +187,11 @@ class Spool:
         self.flush()
         with self._lock:
             self._db.close()
+
+
+def _readable(topic: str, value: bytes) -> Record:
+    """The record, or a dead letter: one that nobody can read must not hold up those behind it."""
+    try:
+        return decode(TYPE_BY_TOPIC[topic], value)
+    except InvalidRecord as error:
+        return DeadLetter(topic=topic, reason=str(error), value=value, at=time.time())

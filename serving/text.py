@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from blake3 import blake3
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
+
+from tendril.model_folder import TOKENIZER_FILE, tokenizer_digest
 
 
 class TextCodec:
     """A checkpoint's tokenizer and its digest."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "tokenizer.json"
-        self.tokenizer = Tokenizer.from_file(str(path))
-        self.digest = blake3(path.read_bytes()).hexdigest()[:32]
+        self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        self.digest = tokenizer_digest(folder)
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)

@@ -1,4 +1,4 @@
-"""The laptop engine: continuous batching of any Hugging Face causal language model, in torch.
+"""The laptop engine: continuous batching of a Llama-like Hugging Face model, in torch.
 
 One thread owns the model. Each turn of its loop: apply a waiting weight change, admit waiting
 requests into free slots (one padded prefill), then decode one token for every running request.
@@ -10,14 +10,15 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Literal
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
+from kernels.scoring import load_policy
 from serving.engine import (
     EngineBusy,
     EngineRequest,
@@ -52,9 +53,7 @@ class TorchEngine:
         torch.set_num_threads(num_threads)
         if seed is not None:
             torch.manual_seed(seed)
-        self._model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32
-        ).eval()
+        self._model = load_policy(folder)
         first = StagedWeights(folder, self._model)
         self._stop_ids = {*_end_ids(self._model), silence_token_id} - {None}
         self._silence_token_id = silence_token_id
@@ -74,7 +73,7 @@ class TorchEngine:
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._thread.start()
 
-    async def generate(self, request: EngineRequest) -> AsyncIterator[SampledToken]:
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[SampledToken, None]:
         self._check(request)
         generator = None
         if request.seed is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from tendril.model_folder import WEIGHTS_FILE
 from tendril.weights import InvalidWeights, TensorBytes, read_weights, weights_digest
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -17,7 +18,7 @@ class StagedWeights:
 
     def __init__(self, folder: Path, model: nn.Module) -> None:
         """Raises `InvalidWeights` where the folder does not fit the model."""
-        stored = read_weights(folder / "model.safetensors")
+        stored = read_weights(folder / WEIGHTS_FILE)
         self.digest = weights_digest(stored)
         self.dtypes = {name: tensor.dtype for name, tensor in stored.items()}
         parameters = dict(model.named_parameters())

@@ -4,8 +4,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from shipper.gate import evaluate
 from shipper.staging import from_snapshot, remove_parts, version_folder
 from shipper.store import WeightStore
@@ -27,13 +25,13 @@ class CandidateGate:
         """The report. Raises `CorruptObject`, `WrongWeights` or `OSError`."""
         import torch  # heavy: status, rollback and the node agent do without
 
-        from kernels.scoring import Scorable, compare, load_policy
+        from kernels.scoring import Scorable, compare, load_policy, silence_token_id
 
         torch.set_num_threads(1)
         live = self._store.manifest(live_version)
         episodes = [e for e in episodes if e.tokenizer_digest == live.tokenizer_digest]
         folders = self._materialise(candidate), self._materialise(live)
-        silence_token_id = self._silence_token_id(folders[1])
+        silence_id = silence_token_id(folders[1], self._silence_token)
         comparisons = compare(
             load_policy(folders[0]),
             load_policy(folders[1]),
@@ -42,7 +40,7 @@ class CandidateGate:
                 for episode in episodes
                 for s in episode.segments
             ],
-            silence_token_id=silence_token_id,
+            silence_token_id=silence_id,
         )
         self._forget_others({candidate.policy_version, live_version})
         return evaluate(
@@ -51,7 +49,7 @@ class CandidateGate:
             candidate.policy_version,
             live_version,
             self._settings,
-            silence_token_id=silence_token_id,
+            silence_token_id=silence_id,
         )
 
     def _materialise(self, manifest: PolicyManifest) -> Path:
@@ -59,14 +57,6 @@ class CandidateGate:
         folder = version_folder(self._folder, manifest.policy_version)
         from_snapshot(self._store, manifest, folder)
         return folder
-
-    def _silence_token_id(self, folder: Path) -> int | None:
-        if self._silence_token is None:
-            return None
-        token_id: int | None = Tokenizer.from_file(str(folder / "tokenizer.json")).token_to_id(
-            self._silence_token
-        )
-        return token_id
 
     def _forget_others(self, versions: set[int]) -> None:
         remove_parts(self._folder)

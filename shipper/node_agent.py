@@ -26,20 +26,19 @@ from shipper.staging import (
     sources,
     version_folder,
 )
-from shipper.store import UnknownVersion, WeightStore
+from shipper.store import Pointer, UnknownVersion, WeightStore
 from tendril.blobs import CorruptObject
 from tendril.files import write_whole
 from tendril.log import EventLog, LogUnavailable
 from tendril.records import NodeStatus, PolicyManifest
 from tendril.settings import ShippingSettings
-from tendril.telemetry import Telemetry
+from tendril.telemetry import NO_TELEMETRY, Telemetry
 from tendril.weights import InvalidWeights
 
 logger = logging.getLogger(__name__)
 HEARTBEAT_S = 2.0
 FIRST_RETRY_S = 0.5
 MAX_RETRY_S = 10.0
-NO_TELEMETRY = Telemetry(None, None)
 STAGING_ERRORS = (
     CorruptObject, DeltaError, InvalidWeights, WrongWeights, UnknownVersion, OSError,
     EngineDown, EngineRefused,
@@ -81,10 +80,15 @@ class NodeAgent:
         except (EngineDown, EngineRefused) as error:
             self._tell_silence(str(error))
             return
-        pointer = self._store.pointer()
+        try:
+            pointer = self._store.pointer()
+        except (CorruptObject, OSError) as error:
+            pointer = None
+            if self._now() >= self._heartbeat_at:
+                self._refuse(status, str(error))
         if pointer is not None and self._is_due(pointer.generation):
             try:
-                status = self._reconcile(pointer.policy_version, status)
+                status = self._reconcile(pointer, status)
                 self._retry_s, self._refused_generation = FIRST_RETRY_S, None
             except STAGING_ERRORS as error:
                 self._refuse(status, str(error))
@@ -102,7 +106,8 @@ class NodeAgent:
         self._retry_at = self._now() + self._retry_s
         self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
 
-    def _reconcile(self, version: int, status: EngineStatus) -> EngineStatus:
+    def _reconcile(self, pointer: Pointer, status: EngineStatus) -> EngineStatus:
+        version = pointer.policy_version
         if self._is_settled(version, status):
             return status
         manifest = self._store.manifest(version)
@@ -111,6 +116,8 @@ class NodeAgent:
             return status
         with self._telemetry.span("tendril.shipper.stage"):
             staged = self._stage(manifest, status)
+        if self._store.pointer() != pointer:
+            return status  # moved meanwhile, perhaps back: the next tick follows it
         reply = self._swap(manifest)
         self._telemetry.record("tendril.shipper.swap.pause", reply.pause_ms)
         self._set_current(version)

@@ -17,7 +17,9 @@ from shipper.candidate_gate import CandidateGate
 from shipper.releases import RELEASES_KEY, ReleaseHistory
 from shipper.replay import ReplaySet
 from shipper.shipping import Shipper, ShipRefused
+from shipper.staging import WrongWeights
 from shipper.store import PointerMoved, WeightStore
+from tendril.blobs import CorruptObject
 from tendril.log import EventLog, LogReader, LogRecord, SqliteLog, TopicPartition
 from tendril.records import (
     DeadLetter,
@@ -30,7 +32,8 @@ from tendril.records import (
     decode,
 )
 from tendril.settings import Settings
-from tendril.telemetry import Telemetry, setup
+from tendril.telemetry import NO_TELEMETRY, Telemetry, setup
+from tendril.weights import InvalidWeights
 
 logger = logging.getLogger(__name__)
 BATCH_RECORDS = 500
@@ -38,7 +41,6 @@ POLL_S = 0.5
 RETRY_S = 2.0
 OPEN_STATES = (None, "published", "candidate")
 ACTOR = "gate"
-NO_TELEMETRY = Telemetry(None, None)
 
 
 class Decision(NamedTuple):
@@ -112,7 +114,10 @@ class ShipLoop:
         for record in batch:
             self._take(record)
         if len(batch) < BATCH_RECORDS and self._knows_all() and self._history.served:
-            self._act(decide(self._history, self._manifests))
+            if self._shipper.is_behind(self._history):
+                self._shipper.reconcile()  # its event comes back through the reader
+            else:
+                self._act(decide(self._history, self._manifests))
         if safe := self._replay.safe_offsets():
             reader.commit(safe)
 
@@ -152,8 +157,12 @@ class ShipLoop:
         if self._history.state_of(version) is None:
             self._append(version, "published", "the learner published it")
         live = self._history.live
-        with self._telemetry.span("tendril.shipper.gate"):
-            report = self._gate.evaluate(self._manifests[version], live, self._replay.episodes)
+        try:
+            with self._telemetry.span("tendril.shipper.gate"):
+                report = self._gate.evaluate(self._manifests[version], live, self._replay.episodes)
+        except (CorruptObject, WrongWeights, InvalidWeights) as error:
+            self._append(version, "gate_held", str(error))
+            return
         self._telemetry.count("tendril.shipper.verdicts", verdict=report.verdict)
         passed = report.verdict == "pass"
         self._append(version, "gate_passed" if passed else "gate_held", summary(report), report)

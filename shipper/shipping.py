@@ -11,13 +11,19 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from blake3 import blake3
 
 from shipper.delta import DeltaError, decode_delta, encode_delta
 from shipper.releases import RELEASES_KEY, ReleaseHistory, read_history, read_records
 from shipper.store import Pointer, PointerMoved, VersionExists, WeightStore
 from tendril.blobs import CorruptObject
 from tendril.log import EventLog
+from tendril.model_folder import (
+    FIRST_VERSION,
+    WEIGHTS_FILE,
+    missing_files,
+    tokenizer_digest,
+    version_files,
+)
 from tendril.records import EvalReport, PolicyManifest, Release, ReleaseState, StoredFile
 from tendril.weights import (
     InvalidWeights,
@@ -26,11 +32,6 @@ from tendril.weights import (
     read_weights,
     weights_digest,
 )
-
-BOOTSTRAP_VERSION = 1
-WEIGHTS_FILE = "model.safetensors"
-REQUIRED_FILES = ("config.json", "tokenizer.json", WEIGHTS_FILE)
-OPTIONAL_FILES = ("generation_config.json", "tokenizer_config.json")
 
 
 class ShipRefused(RuntimeError):
@@ -54,7 +55,7 @@ class Shipper:
         stored = self._write_once(manifest)
         if self._store.pointer() is None:
             with suppress(PointerMoved):  # another process has just done the same
-                self._store.move_pointer(BOOTSTRAP_VERSION, None)
+                self._store.move_pointer(FIRST_VERSION, None)
         self.reconcile()
         return stored
 
@@ -73,16 +74,16 @@ class Shipper:
         return stored
 
     def _import(self, folder: Path) -> PolicyManifest:
-        missing = [name for name in REQUIRED_FILES if not (folder / name).is_file()]
-        if missing:
+        if missing := missing_files(folder):
             raise ShipRefused(f"{folder}: expected a Hugging Face folder, got none of {missing}")
-        names = [*REQUIRED_FILES, *(n for n in OPTIONAL_FILES if (folder / n).is_file())]
         return PolicyManifest(
-            policy_version=BOOTSTRAP_VERSION,
+            policy_version=FIRST_VERSION,
             parent=None,
-            snapshot=tuple(self._store.blobs.put_file(name, folder / name) for name in names),
+            snapshot=tuple(
+                self._store.blobs.put_file(name, folder / name) for name in version_files(folder)
+            ),
             weights_digest=weights_digest(read_weights(folder / WEIGHTS_FILE)),
-            tokenizer_digest=blake3((folder / "tokenizer.json").read_bytes()).hexdigest()[:32],
+            tokenizer_digest=tokenizer_digest(folder),
             published_at=self._now(),
         )
 
@@ -105,10 +106,11 @@ class Shipper:
         state = history.state_of(version)
         _refuse_unfit(version, live, state, evidence, force)
         manifest = self._publish(version, live)
-        self._store.move_pointer(version, pointer.generation)
         if force and state != "gate_passed":
             reason = f"{reason} (forced: was {state or 'not gated'})"
-        self._append(version, "promoted", actor, reason, evidence=evidence)
+        with self._store.releasing():
+            self._store.move_pointer(version, pointer.generation)
+            self._append(version, "promoted", actor, reason, evidence=evidence)
         return manifest
 
     def rollback(self, to_version: int | None, *, actor: str, reason: str) -> int:
@@ -128,20 +130,30 @@ class Shipper:
                 f"version {target} is not behind live version {history.live}: expected one of "
                 f"{list(history.served[:-1])}; to go forward, ship it"
             )
-        self._store.move_pointer(target, pointer.generation)
-        self._append(history.live, "rolled_back", actor, reason, target=target)
+        with self._store.releasing():
+            self._store.move_pointer(target, pointer.generation)
+            self._append(history.live, "rolled_back", actor, reason, target=target)
         return target
 
     def reconcile(self) -> ReleaseHistory:
         """Make the log say what the pointer says: append the event that a crash swallowed."""
-        history = read_history(self._log)
+        with self._store.releasing():
+            self._tell_log(read_history(self._log))
+        return read_history(self._log)
+
+    def is_behind(self, history: ReleaseHistory) -> bool:
+        """Whether the pointer stands elsewhere than `history` ends."""
         pointer = self._store.pointer()
-        if pointer is None or history.served[-1:] == (pointer.policy_version,):
-            return history
-        if pointer.policy_version == BOOTSTRAP_VERSION and not history.served:
-            self._log.append([("1", self._store.manifest(BOOTSTRAP_VERSION))])
-            self._append(BOOTSTRAP_VERSION, "published", "bootstrap", "the base checkpoint")
-            self._append(BOOTSTRAP_VERSION, "promoted", "bootstrap", "the base checkpoint")
+        return pointer is not None and history.served[-1:] != (pointer.policy_version,)
+
+    def _tell_log(self, history: ReleaseHistory) -> None:
+        pointer = self._store.pointer()
+        if pointer is None or not self.is_behind(history):
+            return
+        if pointer.policy_version == FIRST_VERSION and not history.served:
+            self._log.append([("1", self._store.manifest(FIRST_VERSION))])
+            self._append(FIRST_VERSION, "published", "bootstrap", "the base checkpoint")
+            self._append(FIRST_VERSION, "promoted", "bootstrap", "the base checkpoint")
         elif pointer.policy_version in history.served:
             self._append(
                 history.live, "rolled_back", "reconcile", "the pointer was already there",
@@ -151,7 +163,6 @@ class Shipper:
             self._append(
                 pointer.policy_version, "promoted", "reconcile", "the pointer was already there"
             )
-        return read_history(self._log)
 
     def _pointer(self) -> Pointer:
         """Read before the history, so that the swap fails if anything changed since."""

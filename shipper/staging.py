@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from blake3 import blake3
+
 from shipper.delta import decode_delta
 from shipper.store import WeightStore
 from tendril.files import make_folder, write_whole
+from tendril.model_folder import WEIGHTS_FILE
 from tendril.records import PolicyManifest, StoredFile
 from tendril.weights import decode_weights, encode_weights, read_weights, weights_digest
-
-WEIGHTS_FILE = "model.safetensors"
 
 
 class WrongWeights(ValueError):
@@ -56,6 +57,8 @@ def from_kept(manifest: PolicyManifest, folder: Path) -> Staged:
     """The folder that is there already; nothing is fetched."""
     try:
         check_weights(manifest, weights_digest(read_weights(folder / WEIGHTS_FILE)))
+        for file in _other_files(manifest):
+            _check_file(file, (folder / file.name).read_bytes())
     except (OSError, ValueError):
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -79,6 +82,7 @@ def from_delta(
     for file in _other_files(manifest):
         if (file.name, file.blake3) in unchanged:
             files[file.name] = (base_folder / file.name).read_bytes()
+            _check_file(file, files[file.name])
         else:
             files[file.name] = store.blobs.get(file)
             fetched_bytes += file.num_bytes
@@ -104,6 +108,11 @@ def check_weights(manifest: PolicyManifest, digest: str) -> None:
             f"version {manifest.policy_version}: expected weights {manifest.weights_digest}, "
             f"got {digest}"
         )
+
+
+def _check_file(file: StoredFile, data: bytes) -> None:
+    if (got := blake3(data).hexdigest()) != file.blake3:
+        raise WrongWeights(f"{file.name}: expected BLAKE3 {file.blake3}, got {got}")
 
 
 def version_folder(versions: Path, version: int) -> Path:

@@ -142,9 +142,18 @@ class WeightStore:
         return self.root / "versions" / f"{version}.json"
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def releasing(self) -> Iterator[None]:
+        """One release at a time: nobody sees the pointer moved and the log not yet told.
+
+        Not to be nested.
+        """
+        with self._locked(".release.lock"):
+            yield
+
+    @contextmanager
+    def _locked(self, name: str = ".lock") -> Iterator[None]:
         """One writer at a time. The kernel frees the lock of a process that dies."""
-        path = self.root / ".lock"
+        path = self.root / name
         try:
             make_folder(self.root)
             file = path.open("ab")

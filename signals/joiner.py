@@ -119,16 +119,15 @@ class Joiner:
 
     def _take_feedback(self, event: Feedback, record: LogRecord) -> None:
         appended_at = record.appended_at
-        if not self._state.is_new(
-            "feedback", event.event_id, forget_at=appended_at + self._memory_s
-        ):
+        event_id = f"{event.trace_id}/{event.event_id}"  # clients make ids unique within a trace
+        if not self._state.is_new("feedback", event_id, forget_at=appended_at + self._memory_s):
             self._state.count("feedback", "duplicate")
         elif fate := self._state.fate_of_later(event.trace_id):
             self._state.count("feedback", fate)
         else:
             waits_until = appended_at + self._window_s
             self._state.wait(
-                WaitingEvent(event.event_id, event.trace_id, appended_at, waits_until, record.value)
+                WaitingEvent(event_id, event.trace_id, appended_at, waits_until, record.value)
             )
 
     def _close_at_once(self, trace: Trace, at: float, fate: Fate) -> None:
@@ -169,8 +168,8 @@ class Joiner:
             else:
                 usable.append((waiting, event))
         judgement = judge(self._recipe, trace, [event for _, event in usable], window_closed=True)
-        for waiting, _ in usable:
-            invalid = waiting.event_id in judgement.invalid_event_ids
+        for waiting, event in usable:
+            invalid = event.event_id in judgement.invalid_event_ids
             self._state.settle(waiting, "invalid" if invalid else "joined")
         self._emit(trace, judgement, opened.closes_at)
         forget_at = opened.closes_at + self._memory_s

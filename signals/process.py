@@ -16,14 +16,13 @@ from signals.state import State
 from tendril.log import EventLog, LeaseLost, LogReader, LogUnavailable, SqliteLog
 from tendril.records import Episode, Record
 from tendril.settings import Settings
-from tendril.telemetry import Telemetry, setup
+from tendril.telemetry import NO_TELEMETRY, Telemetry, setup
 
 GROUP = "signals"
 STATE_FILE = Path("signals.db")
 POLL_TIMEOUT_S = 0.2
 LEDGER_EVERY_S = 2.0
 PAUSE_S = 1.0
-NO_TELEMETRY = Telemetry(None, None)
 
 logger = logging.getLogger(__name__)
 

@@ -45,6 +45,12 @@ def stop_on_signals(stop: threading.Event) -> None:
         signal.signal(number, handle)
 
 
+def end_on_signals() -> None:
+    """Undo `stop_on_signals`: the next signal ends the process."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _watch_parent(parent: int, stop: threading.Event) -> None:
     while not stop.wait(PARENT_CHECK_S):
         if os.getppid() != parent:

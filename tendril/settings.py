@@ -101,7 +101,7 @@ class LearnerSettings(Section):
     min_steps_per_version: int = Field(default=4, ge=1)
     checkpoint_every_steps: int = Field(default=10, ge=1)
     max_numerics_gap: float = Field(default=0.01, gt=0)
-    """Mean absolute log-prob difference to serving at lag 0 (nats); beyond it learning stops."""
+    """Mean absolute log-prob difference to serving at lag 0, nats; a batch beyond it is refused."""
     num_threads: int = Field(default=1, ge=1)
 
 

@@ -81,9 +81,6 @@ METRICS = (
 
 SPANS = frozenset(
     {
-        "tendril.serving.request",
-        "tendril.serving.swap",
-        "tendril.signals.join",
         "tendril.learner.step",
         "tendril.learner.publish",
         "tendril.shipper.gate",
@@ -164,6 +161,10 @@ class Telemetry:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
+NO_TELEMETRY = Telemetry(None, None)
+"""Reports nothing; checks names all the same."""
+
+
 def _check(name: str, kind: str) -> None:
     metric = _BY_NAME.get(name)
     if metric is None or metric.kind != kind:
@@ -180,7 +181,7 @@ def setup(
     `readers` are further SDK readers (tests use one in memory). Call `shutdown` at the end.
     """
     if settings.otlp_endpoint is None and not readers:
-        return Telemetry(None, None)
+        return NO_TELEMETRY
     resource = _resource(process)
     all_readers = [*readers]
     tracers = None

@@ -89,6 +89,16 @@ def held_out_loss(model: LlamaForCausalLM, tokens: Tensor, num_windows: int = 48
     return float(model(input_ids=windows, labels=windows).loss)
 
 
+def make_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for embeddings and norms."""
+    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if not any(p is m for m in matrices)]
+    return [
+        Muon(matrices, lr=0.02),
+        torch.optim.AdamW(others, lr=4e-3, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
 def pretrain(out: Path, *, num_steps: int, seed: int) -> None:
     """Train, writing the folder every 250 steps so that a running job can be inspected."""
     files = base_files()
@@ -108,12 +118,7 @@ def pretrain(out: Path, *, num_steps: int, seed: int) -> None:
     print(f"{len(train)} files, {len(tokens):,} tokens; {len(held_out)} held out", flush=True)
 
     model = build_model(seed)
-    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
-    others = [p for p in model.parameters() if not any(p is m for m in matrices)]
-    optimizers = [
-        Muon(matrices, lr=0.02),
-        torch.optim.AdamW(others, lr=4e-3, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
+    optimizers = make_optimizers(model)
     initial_rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     generator = torch.Generator().manual_seed(seed)
     curve: list[tuple[int, int, float, float, float]] = []

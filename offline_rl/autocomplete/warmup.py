@@ -17,7 +17,7 @@ from transformers import LlamaForCausalLM
 from offline_rl.autocomplete.corpus import base_files
 from offline_rl.autocomplete.pretrain import SILENCE, WINDOW_TOKENS, encode_files
 
-SILENCE_SHARE = 0.15
+SILENCE_SHARE = 0.2
 NUM_STEPS = 150
 BATCH_WINDOWS = 16
 

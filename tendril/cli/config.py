@@ -26,7 +26,7 @@ def print_config(file: Path | None, *, as_json: bool) -> None:
     table = Table("setting", "value", "from", box=None)
     for key, value, origin in rows:
         table.add_row(key, json.dumps(value), origin)
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 def resolved(settings: Settings, file: Path | None) -> list[Row]:

@@ -14,13 +14,13 @@ from dashboards.follower import LoopFollower
 from dashboards.health import limits_of
 from dashboards.loop_view import LoopView
 from dashboards.snapshot import LoopSnapshot
-from tendril.cli.demo_workspace import RETENTION_S, prepare
+from tendril.cli.demo_workspace import RETENTION_S, demo_folder, prepare
 from tendril.cli.live_view import render
 from tendril.cli.processes import arguments_for
 from tendril.cli.supervisor import Supervisor, WorkspaceLock
 from tendril.files import write_whole
 from tendril.log import SqliteLog
-from tendril.process import stop_on_signals
+from tendril.process import end_on_signals, stop_on_signals
 from tendril.settings import Settings, load_settings
 
 EVALUATION_SHARE, MAX_EVALUATION_S = 0.2, 80.0
@@ -33,7 +33,7 @@ REST = ("signals", "agent", "ship", "learn", "console")
 def run_demo(*, minutes: float, seed: int, headless: bool, report: Path | None, users: int) -> int:
     """Run, watch, evaluate, report; 0 where the loop did its work without a failed request."""
     started_at = time.time()
-    workspace = Path(".tendril/demo")
+    workspace = demo_folder()
     config = prepare(workspace, seed)
     settings = load_settings(config)
     lock = WorkspaceLock(workspace)
@@ -48,7 +48,7 @@ def run_demo(*, minutes: float, seed: int, headless: bool, report: Path | None, 
         watch.until(lambda: stop.is_set() or time.time() >= ends_at, supervisor)
         supervisor.end("users")
         drained_at = time.time() + DRAIN_S
-        watch.until(lambda: time.time() >= drained_at, supervisor)
+        watch.until(lambda: stop.is_set() or time.time() >= drained_at, supervisor)
     finally:
         supervisor.stop()
         watch.catch_up()
@@ -57,6 +57,7 @@ def run_demo(*, minutes: float, seed: int, headless: bool, report: Path | None, 
     if stop.is_set():
         print("stopped; every process of the demo has ended")
         return 1
+    end_on_signals()  # nothing is left to end in order, and an evaluation takes a minute
     return _report(settings, snapshot, started_at, seed, report)
 
 
@@ -84,6 +85,9 @@ def start(
             break
         except httpx.HTTPError:
             supervisor.tick()
+            supervisor.refuse_crash_loop()
+    if stop.is_set():
+        return
     for command in REST:
         supervisor.add(command, arguments_for(command, config))
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,11 @@ from offline_rl.autocomplete.users import TEMPERATURE
 from serving.engine import EngineRequest
 from serving.text import SampledText, TextCodec
 from serving.torch_engine import TorchEngine
+from shipper.staging import from_snapshot
 from shipper.store import WeightStore
 from tendril.cli.feedback_delay import feedback_to_served
 from tendril.log import SqliteLog
+from tendril.model_folder import FIRST_VERSION
 from tendril.settings import Settings
 
 NUM_PROMPTS = 1_024
@@ -41,7 +43,7 @@ def build_report(
 ) -> dict[str, Any]:
     """Evaluate both policies and gather what the log, the nodes and the users say."""
     log = SqliteLog(settings.path(settings.log.path))
-    folder = _shipped_folder(settings, snapshot.live_version or 1)
+    folder = _shipped_folder(settings, snapshot.live_version or FIRST_VERSION)
     users = json.loads((settings.workspace / "users.json").read_text())
     return {
         **evaluate(settings, folder, seed),
@@ -118,8 +120,14 @@ async def _answer_all(
 
 
 def _shipped_folder(settings: Settings, version: int) -> Path:
+    """The node's folder of `version`, fetched where the node had no time to: never another one."""
     folder = settings.path(settings.shipping.node_folder) / "versions" / str(version)
-    return folder if folder.exists() else settings.serving.checkpoint
+    if not folder.exists() and version == FIRST_VERSION:
+        return settings.serving.checkpoint
+    if not folder.exists():
+        store = WeightStore(settings.path(settings.shipping.store))
+        from_snapshot(store, store.manifest(version), folder)
+    return folder
 
 
 def _spread(spread: Any) -> dict[str, Any]:
@@ -148,9 +156,10 @@ def _delta(settings: Settings, snapshot: LoopSnapshot) -> dict[str, Any]:
 
 
 def _ledger(snapshot: LoopSnapshot, users: dict[str, Any]) -> dict[str, Any]:
-    """Every process's own account, and that the accounts agree with one another."""
+    """Every process's own account, and whether each answer has a trace."""
     lines = {(line.process, line.kind): line for line in snapshot.ledger}
     served, joined = lines.get(("serving", "traces")), lines.get(("signals", "traces"))
+    events = lines.get(("serving", "feedback"))
     answered = users["shown"] + users["suppressed"]
     hops = {
         "answered": answered,
@@ -158,16 +167,28 @@ def _ledger(snapshot: LoopSnapshot, users: dict[str, Any]) -> dict[str, Any]:
         "traces_logged": served.outcomes["logged"] if served else 0,
         "traces_joined": joined.read if joined else 0,
         "events_acknowledged": users["events"],
+        "events_read": events.read if events else 0,
     }
-    balanced = bool(snapshot.ledger_balanced) and hops["answered"] <= hops["traces_accepted"]
     return {
-        "balanced": balanced,
+        "balanced": bool(snapshot.ledger_balanced) and agree(hops),
         "hops": hops,
         **{
             f"{line.process}.{line.kind}": {"read": line.read, **line.outcomes}
             for line in snapshot.ledger
         },
     }
+
+
+def agree(hops: Mapping[str, int]) -> bool:
+    """Whether each hop has at least what the one before it let go: repeats add, losses take away.
+
+    True of loops at rest only: what is on its way is in neither account.
+    """
+    return (
+        hops["answered"] <= hops["traces_accepted"]
+        and hops["traces_logged"] <= hops["traces_joined"]
+        and hops["events_acknowledged"] <= hops["events_read"]
+    )
 
 
 def render_report(report: dict[str, Any]) -> RenderableType:

@@ -1,5 +1,6 @@
 """The demo's folder and settings: everything on one machine, on a faster clock."""
 
+import os
 import shutil
 import socket
 from pathlib import Path
@@ -12,8 +13,10 @@ from tendril.cli.deployment import check_workspace
 from tendril.cli.doctor import port_is_free
 from tendril.cli.supervisor import WorkspaceLock
 from tendril.files import write_whole
+from tendril.settings import load_settings
 
 MARKER = "demo"
+KEPT = (MARKER, "supervisor.lock", ".writable")
 RECIPE = Path(offline_rl.autocomplete.__file__).parent / "recipe.toml"
 RETENTION_S = 5.0
 """After acceptance; the recipe's one horizon."""
@@ -34,16 +37,38 @@ def prepare(workspace: Path, seed: int) -> Path:
     if workspace.exists():
         lock = WorkspaceLock(workspace)
         lock.acquire()  # refuses while another demo runs in it
-        if not (workspace / MARKER).exists():
-            raise NotADemoFolder(f"{workspace}: expected an earlier demo's folder, got another")
-        shutil.rmtree(workspace)
-        lock.release()
+        try:
+            _clear(workspace)
+        finally:
+            lock.release()
     check_workspace(workspace)
     write_whole(workspace / MARKER, b"made by `tendril demo`, which may delete this folder\n")
     ports = {name: free_port(port) for name, port in PORTS.items()}
     config = workspace / "tendril.toml"
     write_whole(config, tomli_w.dumps(demo_settings(workspace, seed, ports)).encode())
     return config
+
+
+def demo_folder() -> Path:
+    """`demo` below the workspace; from here on this process and its children write only there.
+
+    A `TENDRIL_WORKSPACE` would go before the demo's own file, and name somebody's real data.
+    """
+    folder = (load_settings(None).workspace / "demo").absolute()
+    os.environ["TENDRIL_WORKSPACE"] = str(folder)
+    return folder
+
+
+def _clear(workspace: Path) -> None:
+    """Delete what an earlier demo left. Lock and marker stay: one holds, and both may be killed."""
+    others = [entry for entry in workspace.iterdir() if entry.name not in KEPT]
+    if others and not (workspace / MARKER).exists():
+        raise NotADemoFolder(f"{workspace}: expected an earlier demo's folder, got another")
+    for entry in others:
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 def demo_settings(workspace: Path, seed: int, ports: dict[str, int]) -> dict[str, Any]:
@@ -53,8 +78,6 @@ def demo_settings(workspace: Path, seed: int, ports: dict[str, int]) -> dict[str
         "serving": {
             "port": ports["port"],
             "admin_port": ports["admin_port"],
-            "max_context_tokens": 256,
-            "explore_share": 0.1,
             "seed": seed,
         },
         "signals": {
@@ -62,7 +85,7 @@ def demo_settings(workspace: Path, seed: int, ports: dict[str, int]) -> dict[str
             "feedback_window_s": FEEDBACK_WINDOW_S,
             "held_out_share": 0.12,
         },
-        "learner": {"publish_every_s": 45.0},
+        "learner": {"learning_rate": 3e-4, "publish_every_s": 45.0},
         # A minute of two dozen users decides less than an hour of a company: wider margins.
         "shipping": {
             "gate_min_episodes": 80,

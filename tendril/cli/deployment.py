@@ -45,10 +45,15 @@ def check_workspace(workspace: Path) -> None:
 
 
 def down(config: Path | None) -> None:
-    """Ask the supervisor of this workspace to end, and wait for it."""
+    """Ask the supervisor of this workspace, or of the demo below it, to end, and wait for it."""
     settings: Settings = load_settings(config)
-    lock = WorkspaceLock(settings.workspace)
+    workspace = settings.workspace
+    lock = WorkspaceLock(workspace)
     holder = lock.holder()
+    if holder is None and (workspace / "demo").exists():
+        workspace /= "demo"
+        lock = WorkspaceLock(workspace)
+        holder = lock.holder()
     if holder is None:
         print(f"nothing runs in {settings.workspace}")
         return
@@ -59,4 +64,4 @@ def down(config: Path | None) -> None:
             print(f"process {holder} did not end in {DOWN_S:.0f} s", file=sys.stderr)
             sys.exit(1)
         time.sleep(0.1)
-    print(f"stopped {settings.workspace}")
+    print(f"stopped {workspace}")

@@ -1,6 +1,5 @@
 """`tendril doctor`: looks at this machine and workspace, and says how to mend what is wrong."""
 
-import importlib.util
 import json
 import shutil
 import socket
@@ -13,6 +12,7 @@ from tendril.cli.deployment import check_workspace
 from tendril.cli.supervisor import WorkspaceLock
 from tendril.files import WorkspaceUnwritable
 from tendril.log import LogUnavailable, SqliteLog
+from tendril.model_folder import missing_files
 from tendril.settings import Settings, load_settings
 
 MIN_FREE_BYTES = 2 * 10**9
@@ -63,11 +63,7 @@ def _disk(settings: Settings) -> Finding:
 
 def _checkpoint(settings: Settings) -> Finding:
     folder = settings.serving.checkpoint
-    missing = [
-        name
-        for name in ("config.json", "tokenizer.json", "model.safetensors")
-        if not (folder / name).is_file()
-    ]
+    missing = missing_files(folder)
     found = f"{folder}: missing {', '.join(missing)}" if missing else str(folder)
     return Finding(
         "checkpoint", not missing, found, "Set serving.checkpoint to a Hugging Face folder."
@@ -92,11 +88,6 @@ def _ports(settings: Settings) -> Finding:
     return Finding("ports", not taken, found, "Set serving.port, .admin_port or console.port.")
 
 
-def _engines(_: Settings) -> Finding:
-    has_vllm = importlib.util.find_spec("vllm") is not None
-    return Finding("engines", True, "torch, vllm" if has_vllm else "torch")
-
-
 def port_is_free(port: int) -> bool:
     """Whether a server could listen on this loopback port now; 0 always can."""
     with socket.socket() as probe:
@@ -109,5 +100,5 @@ def port_is_free(port: int) -> bool:
 
 
 CHECKS: tuple[Callable[[Settings], Finding], ...] = (
-    _python, _workspace, _disk, _checkpoint, _log, _ports, _engines,
+    _python, _workspace, _disk, _checkpoint, _log, _ports,
 )  # fmt: skip

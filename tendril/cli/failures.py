@@ -7,14 +7,14 @@ from pydantic import ValidationError
 
 from shipper.shipping import ShipRefused
 from shipper.store import PointerMoved, UnknownVersion
-from tendril.cli.supervisor import AlreadyRunning
+from tendril.cli.supervisor import AlreadyRunning, CannotStart
 from tendril.files import WorkspaceUnwritable
 from tendril.log import LogUnavailable
 from tendril.settings import InvalidSettings
 
 EXPECTED = (
-    AlreadyRunning, InvalidSettings, LogUnavailable, PointerMoved, ShipRefused, UnknownVersion,
-    WorkspaceUnwritable,
+    AlreadyRunning, CannotStart, InvalidSettings, LogUnavailable, PointerMoved, ShipRefused,
+    UnknownVersion, WorkspaceUnwritable,
 )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def print_history(config: Path | None, *, as_json: bool) -> None:
     for release in events:
         when = datetime.fromtimestamp(release.at).strftime("%Y-%m-%d %H:%M:%S")
         table.add_row(when, _subject(release), release.state, release.actor, release.reason)
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)  # a reason is anybody's text
 
 
 def _subject(release: Release) -> str:

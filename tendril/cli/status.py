@@ -32,7 +32,7 @@ def print_status(config: Path | None, *, as_json: bool) -> None:
         json.dump(document, sys.stdout, indent=2)
         print()
         return
-    console = Console()
+    console = Console(markup=False, emoji=False)  # reasons and details are anybody's text
     console.print(f"live version {snapshot.live_version or '-'}, {snapshot.health.level}")
     for problem in snapshot.health.problems:
         console.print(f"  {problem}")

@@ -23,6 +23,7 @@ from tendril.process import PARENT_VARIABLE
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.5, 30.0
 STABLE_S = 20.0
 """A process that lived this long starts again without back-off."""
+CRASH_LOOP = 3
 STOP_S = 15.0
 """How long a child may take to end before it is killed."""
 CHECK_S = 0.1
@@ -32,6 +33,10 @@ PROBE_S = 0.2
 
 class AlreadyRunning(RuntimeError):
     """Another supervisor holds this workspace."""
+
+
+class CannotStart(RuntimeError):
+    """A process ended again and again before it did its work."""
 
 
 class Child(msgspec.Struct, kw_only=True):
@@ -139,6 +144,16 @@ class Supervisor:
 
     def children(self) -> list[Child]:
         return [slot.child for slot in self._slots.values()]
+
+    def refuse_crash_loop(self) -> None:
+        """Raises `CannotStart` naming a child that was brought back `CRASH_LOOP` times."""
+        for child in self.children():
+            if child.restarts >= CRASH_LOOP:
+                raise CannotStart(
+                    f"{child.name} ended {child.restarts} times, last with status "
+                    f"{child.last_exit}; why is at the end of "
+                    f"{self._workspace}/logs/{child.name}.log"
+                )
 
     def end(self, name: str) -> None:
         """Stop one child for good."""

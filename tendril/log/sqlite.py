@@ -4,6 +4,7 @@ Write-ahead logging: readers never block the writer; writers queue for at most `
 With `synchronous=NORMAL` a killed process loses nothing; a power cut can lose the last moments.
 """
 
+import math
 import os
 import sqlite3
 import threading
@@ -142,7 +143,7 @@ class SqliteReader:
         self._connection = connect(path)
         self._next: dict[str, int] = {}
         self._sought: dict[str, int] = {}  # where to start a topic whose lease is not ours yet
-        self._lease_checked_at = 0.0
+        self._lease_checked_at = -math.inf
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
         deadline = time.monotonic() + timeout_s
@@ -170,15 +171,18 @@ class SqliteReader:
         return batch
 
     def _renew_leases(self) -> None:
-        """Take free or expired leases; forget topics that another reader has taken."""
-        now = time.time()
-        if now - self._lease_checked_at < LEASE_S / 5:
+        """Take free or expired leases; forget topics that another reader has taken.
+
+        A lease that ends later than any can be was taken before the clock was set back.
+        """
+        if time.monotonic() - self._lease_checked_at < LEASE_S / 5:
             return
         with transaction(self._connection) as db:
+            now = time.time()  # after the wait for other writers: no lease seen here is newer
             for topic in self._topics:
                 db.execute(
                     "INSERT INTO leases VALUES (?1,?2,?3,?4) ON CONFLICT DO UPDATE SET "
-                    "owner=?3, until=?4 WHERE owner=?3 OR until<?5",
+                    "owner=?3, until=?4 WHERE owner=?3 OR until<?5 OR until>?4",
                     (self._group, topic, self._owner, now + LEASE_S, now),
                 )
                 if not self._holds(db, topic):
@@ -186,7 +190,7 @@ class SqliteReader:
                 elif topic not in self._next:
                     committed = self._committed_offset(db, topic)
                     self._next[topic] = self._sought.pop(topic, committed)
-        self._lease_checked_at = now
+        self._lease_checked_at = time.monotonic()
 
     def _holds(self, db: sqlite3.Connection, topic: str) -> bool:
         row = db.execute(
@@ -218,7 +222,7 @@ class SqliteReader:
         return {TopicPartition(t, 0): offset for t, offset in rows if t in self._topics}
 
     def seek(self, offsets: Offsets) -> None:
-        self._lease_checked_at = 0.0
+        self._lease_checked_at = -math.inf
         with explained(self._path):
             self._renew_leases()
         for place, offset in offsets.items():

@@ -1,14 +1,15 @@
 """Checkpoints and engines that the serving tests share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serving.torch_engine import TorchEngine
+from serving.engine import Engine
+from tests.serving.engines import ENGINES, Start
 from tests.serving.live_server import LiveServer, make_settings, serving
-from tests.serving.small_model import Reference, make_engine, write_model
+from tests.serving.small_model import Reference, write_model
 
 
 @pytest.fixture(scope="session")
@@ -28,13 +29,13 @@ def reference(checkpoint: Path) -> Reference:
     return Reference(checkpoint)
 
 
-@pytest.fixture
-def start(checkpoint: Path) -> Iterator[Callable[..., TorchEngine]]:
+@pytest.fixture(params=ENGINES)
+def start(request: pytest.FixtureRequest, checkpoint: Path) -> Iterator[Start]:
     """Starts engines on the checkpoint (or `folder`), and stops them after the test."""
-    started: list[TorchEngine] = []
+    started: list[Engine] = []
 
-    def start_one(folder: Path = checkpoint, **overrides: Any) -> TorchEngine:
-        started.append(make_engine(folder, **overrides))
+    def start_one(folder: Path = checkpoint, **overrides: Any) -> Engine:
+        started.append(ENGINES[request.param](folder, **overrides))
         return started[-1]
 
     yield start_one

@@ -1,6 +1,7 @@
 """A serving process on free ports, in a thread of the test, and what it left on the log."""
 
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -90,6 +91,11 @@ class LiveServer:
             time.sleep(0.01)
 
 
+def post_json(server: LiveServer, path: str, body: Any) -> httpx.Response:
+    headers = {"content-type": "application/json"}
+    return server.http.post(path, content=json.dumps(body), headers=headers)
+
+
 def make_event(trace_id: str, **overrides: Any) -> dict[str, Any]:
     return {
         "event_id": f"e-{trace_id}",
@@ -98,6 +104,13 @@ def make_event(trace_id: str, **overrides: Any) -> dict[str, Any]:
         "client_seq": 1,
         "client_time": 1_000.0,
     } | overrides
+
+
+def stream_body(**overrides: Any) -> dict[str, Any]:
+    """A long streamed completion."""
+    return {
+        "model": "tendril", "prompt": "def a", "max_tokens": 110, "temperature": 0, "stream": True,
+    } | overrides  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -138,3 +151,11 @@ def _wait_up(server: LiveServer, failure: list[BaseException]) -> None:
             return
         time.sleep(0.02)
     raise TimeoutError(server.url)
+
+
+def assert_refused(response: httpx.Response, status: int, *words: str) -> None:
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    for word in words:
+        assert word in error["message"]

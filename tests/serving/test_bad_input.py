@@ -1,31 +1,23 @@
-"""Whatever comes in: a clear 4xx with what, expected and got; nothing lost or counted twice."""
+"""Whatever comes in: a clear 4xx with what, expected and got."""
 
 import json
 import socket
-import time
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.feedback_tokens import FeedbackTokens, TraceScope
-from serving.secrets import node_secret
-from tendril.records import Feedback, FeedbackType
-from tests.serving.live_server import LiveServer, make_event, make_settings, serving
+from tests.serving.any_json import anything
+from tests.serving.live_server import (
+    LiveServer,
+    assert_refused,
+    post_json,
+)
 
 DEEP = "[" * 100_000 + "]" * 100_000
 LESS_DEEP = '{"a":' * 400 + "1" + "}" * 400
-
-
-def assert_refused(response: httpx.Response, status: int, *words: str) -> None:
-    assert response.status_code == status, response.text
-    error = response.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    for word in words:
-        assert word in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -150,111 +142,6 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_harms_nobody(server: Liv
     assert server.complete().status_code == 200
 
 
-@pytest.fixture(scope="module")
-def reply(server: LiveServer) -> httpx.Response:
-    return server.complete()
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"type": "suggestion.loved"}, ("type", "got 'suggestion.loved'")),
-        ({"type": None}, ("type",)),
-        ({"span": [5, 2]}, ("span", "start <= end", "got [5, 2]")),
-        ({"span": [-1, 2]}, ("span.0", "got -1")),
-        ({"span": [1]}, ("span.1",)),
-        ({"client_seq": -1}, ("client_seq", "got -1")),
-        ({"client_seq": 2**63}, ("client_seq",)),
-        ({"event_id": ""}, ("event_id",)),
-        ({"event_id": "\ud800"}, ("event_id",)),
-        ({"event_id": "e" * 129}, ("event_id",)),
-        ({"extra": 1}, ("extra", "Extra inputs are not permitted")),
-        ({"\ud800": 1}, ("\\ud800",)),
-        ({"value": "high"}, ("value", "got 'high'")),
-        ({"value": float("nan")}, ("value", "finite")),
-        ({"client_time": float("inf")}, ("client_time", "finite")),
-        ({"horizon_s": -1}, ("horizon_s", "got -1")),
-        ({"feedback_token": 5}, ("feedback_token",)),
-    ],
-)
-def test_feedback_that_cannot_be_is_refused_in_words(
-    server: LiveServer, reply: httpx.Response, change: dict[str, Any], words: tuple[str, ...]
-) -> None:
-    event = make_event(reply.headers["x-tendril-trace-id"]) | change
-    response = httpx.post(
-        server.url + reply.headers["x-tendril-feedback-url"],
-        content=json.dumps(event),
-        headers={"content-type": "application/json"},
-    )
-    assert_refused(response, 400, *words)
-
-
-def test_feedback_needs_the_token_of_its_trace(server: LiveServer, reply: httpx.Response) -> None:
-    url = reply.headers["x-tendril-feedback-url"]
-    other = server.complete().headers["x-tendril-trace-id"]
-    mine = reply.headers["x-tendril-trace-id"]
-    for path, trace_id in (
-        ("/v1/feedback", mine), ("/v1/feedback?token=forged", mine), (url[:-1] + "!", mine),
-        ("/v1/feedback?token=" + "é" * 50, mine), (url, other), (url, "unknown"),
-    ):  # fmt: skip
-        response = httpx.post(server.url + path, json=make_event(trace_id))
-        assert_refused(response, 403, "feedback_token: expected")
-    lone = make_event(mine) | {"feedback_token": "\ud800"}
-    headers = {"content-type": "application/json"}
-    content = json.dumps(lone)
-    assert_refused(httpx.post(server.url + "/v1/feedback", content=content, headers=headers), 400)
-
-
-def test_an_expired_token_is_gone(checkpoint: Path, tmp_path: Path) -> None:
-    secret = node_secret(tmp_path)
-    tokens = FeedbackTokens(secret, ttl_s=0.5)
-    token = tokens.issue(TraceScope("t1", "s1", "acme", "u1"))
-    with serving(make_settings(tmp_path, checkpoint, feedback_token_ttl_s=0.5)) as live:
-        time.sleep(1.1)
-        url = f"{live.url}/v1/feedback?token={token}"
-        assert_refused(httpx.post(url, json=make_event("t1")), 410, "expected one under 0.5 s old")
-
-
-def test_an_event_that_comes_twice_is_recorded_once(server: LiveServer) -> None:
-    reply = server.complete()
-    assert server.report(reply).json()["status"] == "accepted"
-    assert server.report(reply).json()["status"] == "duplicate"
-    assert server.report(reply, event_id="another").json()["status"] == "accepted"
-    trace_id = reply.headers["x-tendril-trace-id"]
-    server.trace(trace_id)
-    time.sleep(0.1)
-    mine = [event for event in server.records(Feedback) if event.trace_id == trace_id]
-    assert sorted(event.event_id for event in mine) == sorted(["another", f"e-{trace_id}"])
-
-
-def test_each_event_of_a_batch_has_its_own_result(server: LiveServer) -> None:
-    reply = server.complete()
-    url = server.url + reply.headers["x-tendril-feedback-url"]
-    trace_id = reply.headers["x-tendril-trace-id"]
-    good = make_event(trace_id)
-    events = [good, good | {"event_id": "b", "type": "no"}, good | {"event_id": "c"}, good]
-    results = httpx.post(url, json={"events": events}).json()["results"]
-    assert [r["status"] for r in results] == ["accepted", "refused", "accepted", "duplicate"]
-    assert results[1]["event_id"] == "b"
-    assert "got 'no'" in results[1]["error"]["message"]
-    headers = {"content-type": "application/json"}
-    odd = httpx.post(url, content='{"events": [{"event_id": "\\ud800"}]}', headers=headers)
-    assert odd.json()["results"][0]["status"] == "refused"
-
-
-def test_a_batch_of_501_is_refused_whole(server: LiveServer, reply: httpx.Response) -> None:
-    response = httpx.post(
-        server.url + reply.headers["x-tendril-feedback-url"], json={"events": [{}] * 501}
-    )
-    assert_refused(response, 400, "events", "at most 500 items")
-
-
-scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
-anything = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
-    max_leaves=6,
-)
 likely = {
     "model": st.just("tendril"),
     "prompt": st.text(min_size=1, max_size=5) | st.lists(st.integers(-2, 310), max_size=4),
@@ -271,24 +158,6 @@ completions = st.fixed_dictionaries(
         name: value | anything for name, value in likely.items() if name not in ("model", "prompt")
     },
 )
-events = st.fixed_dictionaries(
-    {},
-    optional={
-        "event_id": st.text(max_size=5) | anything,
-        "trace_id": st.just("TRACE") | anything,
-        "type": st.sampled_from(get_args(FeedbackType)) | anything,
-        "span": st.tuples(st.integers(-1, 5), st.integers(-1, 5)) | anything,
-        "client_seq": st.integers() | anything,
-        "client_time": st.floats() | anything,
-        "value": st.floats() | anything,
-        "events": st.lists(anything, max_size=2) | anything,
-    },
-)
-
-
-def post_json(server: LiveServer, path: str, body: Any) -> httpx.Response:
-    headers = {"content-type": "application/json"}
-    return server.http.post(path, content=json.dumps(body), headers=headers)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -298,14 +167,3 @@ def test_no_completion_body_makes_a_server_error(server: LiveServer, body: Any) 
     assert response.status_code in (200, 400, 404), response.text
     if response.status_code != 200:
         assert response.json()["error"]["message"]
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(body=events | anything)
-def test_no_feedback_body_makes_a_server_error(
-    server: LiveServer, reply: httpx.Response, body: Any
-) -> None:
-    if isinstance(body, dict) and body.get("trace_id") == "TRACE":
-        body["trace_id"] = reply.headers["x-tendril-trace-id"]
-    response = post_json(server, reply.headers["x-tendril-feedback-url"], body)
-    assert response.status_code in (200, 400, 403), response.text
