@@ -4,6 +4,7 @@ Repeats (same trace, event or episode id) are counted once, as long as the first
 newest `MAX_IDS` of its kind. A revised episode replaces the one that it supersedes.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -44,6 +45,7 @@ class LoopView:
     def __init__(self, limits: Limits | None = None, now: Callable[[], float] = time.time) -> None:
         self._limits, self._now = limits or Limits(), now
         self._total, self._curve, self._versions = Tally(), Curve(), VersionBook()
+        self._shown_until = -math.inf  # when the newest judged suggestion had been served
         self._decisions, self._failures = RecentCount(RATE_WINDOW_S), RecentCount(FAILURE_WINDOW_S)
         self._traces: Recent[None] = Recent(MAX_IDS)
         self._events: Recent[None] = Recent(MAX_IDS)
@@ -128,6 +130,8 @@ class LoopView:
                 return
             self._count_episode(replaced, -1)
         self._count_episode(facts, 1)
+        if facts.shown:
+            self._shown_until = max(self._shown_until, facts.served_at)
 
     def _count_episode(self, facts: EpisodeFacts, sign: int) -> None:
         tallies = [self._total, self._curve.at(facts.served_at)]
@@ -210,7 +214,8 @@ class LoopView:
         )
 
     def _curves(self) -> Curves:
-        bins = [(at, tally.rates()) for at, tally in self._curve]
+        # Silence closes at once, a suggestion when its window ends: later bins would look silent.
+        bins = [(at, tally.rates()) for at, tally in self._curve if at <= self._shown_until]
         return Curves(
             bin_s=self._curve.bin_s,
             at=tuple(at for at, _ in bins),
