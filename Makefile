@@ -32,11 +32,15 @@ help:
 demo: $(VENV)/.installed
 	@exec $(BIN)/tendril demo $(ARGS)
 
+# The fast tier shares the cores, a file at a time; slow tests time real processes, so alone.
+FAST := -n auto --dist loadfile -m "not slow and not gpu and not kafka"
+
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(FAST)
+	$(BIN)/python -m pytest -m "slow or gpu or kafka"
 
 test-fast: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow and not gpu and not kafka"
+	$(BIN)/python -m pytest $(FAST)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

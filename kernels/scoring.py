@@ -16,6 +16,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 MAX_BATCH_TOKENS = 8_192
+MAX_PADDING = 0.5
+MIN_BUCKET_TOKENS = 16
+"""Rows up to here share a bucket whatever their lengths."""
 
 
 class Scorable(NamedTuple):
@@ -78,16 +81,32 @@ def _completion_hidden(model: PreTrainedModel, items: Sequence[Scorable]) -> Ten
     """[N, hidden] last states at the positions that predict each completion token."""
     if not all(item.prompt for item in items):
         raise ValueError("expected at least 1 prompt token in every item, got 0 in one")
-    rows = [item.prompt + item.completion for item in items]
-    width = max(map(len, rows))
-    ids_BL = torch.zeros(len(rows), width, dtype=torch.long)
-    for i, row in enumerate(rows):  # padding on the right: causal attention never looks there
-        ids_BL[i, : len(row)] = torch.tensor(row)
-    hidden_BLD = model.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state
-    row_N = torch.cat([torch.full((len(i.completion),), b) for b, i in enumerate(items)])
-    position_N = torch.cat([torch.arange(len(i.completion)) + len(i.prompt) - 1 for i in items])
-    hidden_ND: Tensor = hidden_BLD[row_N, position_N]
-    return hidden_ND
+    hidden: dict[int, Tensor] = {}
+    for bucket in length_buckets([len(item.prompt) + len(item.completion) for item in items]):
+        rows = [items[i].prompt + items[i].completion for i in bucket]
+        ids_BL = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
+        for b, row in enumerate(rows):  # padding on the right: causal attention never looks there
+            ids_BL[b, : len(row)] = torch.tensor(row)
+        hidden_BLD = model.base_model(input_ids=ids_BL, use_cache=False).last_hidden_state
+        for b, i in enumerate(bucket):
+            first = len(items[i].prompt) - 1
+            hidden[i] = hidden_BLD[b, first : first + len(items[i].completion)]
+    return torch.cat([hidden[i] for i in range(len(items))])
+
+
+def length_buckets(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices grouped by length, so that no row is padded by more than `MAX_PADDING` of its own.
+
+    Rows of a batch differ widely in length; padded together most of the arithmetic is padding.
+    """
+    buckets: list[list[int]] = []
+    shortest = 0.0
+    for i in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
+        if not buckets or lengths[i] > shortest * (1 + MAX_PADDING):
+            buckets.append([])
+            shortest = max(lengths[i], MIN_BUCKET_TOKENS)
+        buckets[-1].append(i)
+    return buckets
 
 
 def completion_logprobs(

@@ -50,7 +50,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of users, exploration and learner.")] = 1,
     headless: Annotated[bool, typer.Option("--headless", help="No live view.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the report as JSON.")] = None,
-    users: Annotated[int, typer.Option(min=1, help="People typing at once.")] = 32,
+    users: Annotated[int, typer.Option(min=1, help="People typing at once.")] = 28,
 ) -> None:
     """Run the whole loop here: simulated users, learning, gated deltas, hot swaps."""
     from tendril.cli.demo import run_demo

@@ -14,6 +14,7 @@ from kernels.scoring import (
     compare,
     completion_logprobs,
     full_logprobs,
+    length_buckets,
     load_policy,
     silence_token_id,
 )
@@ -152,3 +153,13 @@ def test_the_silence_token_is_found_by_name(tmp_path: Path) -> None:
     assert silence_token_id(folder, "<|silence|>") == SILENCE
     assert silence_token_id(folder, "<|none|>") is None
     assert silence_token_id(folder, None) is None
+
+
+def test_rows_of_a_bucket_are_padded_by_half_at_most() -> None:
+    lengths = [3, 150, 40, 41, 60, 8, 100, 20]
+    buckets = length_buckets(lengths)
+    assert sorted(i for bucket in buckets for i in bucket) == list(range(8))
+    assert [[lengths[i] for i in bucket] for bucket in buckets] == [
+        [3, 8, 20], [40, 41, 60], [100, 150],
+    ]  # fmt: skip
+    assert length_buckets([]) == []

@@ -19,13 +19,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 KILLED = ("serve", "signals", "learn", "ship", "agent", "console")
 
 
-def _demo(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tendril.cli", "demo", "--headless", "--report", "out.json",
-         *arguments],
-        cwd=folder, env={**os.environ, **environment}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+def _demo(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    """A headless demo below `folder`; what it prints is in `demo.log` there."""
+    with (folder / "demo.log").open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tendril.cli", "demo", "--headless", "--report", "out.json",
+             *arguments],
+            cwd=folder, env={**os.environ, **environment}, stdout=output, stderr=output,
+        )  # fmt: skip
 
 
 def _children(folder: Path) -> dict[str, int]:
@@ -65,7 +66,7 @@ def test_every_process_killed_in_turn_loses_nothing_and_counts_nothing_twice(tmp
             os.kill(before, signal.SIGKILL)
             _wait(lambda n=name, b=before: _children(tmp_path).get(n, b) != b, 30, f"new {name}")
             time.sleep(5)
-        output, _ = demo.communicate(timeout=200)
+        demo.wait(timeout=200)
     finally:
         if demo.poll() is None:
             demo.send_signal(signal.SIGINT)
@@ -73,7 +74,7 @@ def test_every_process_killed_in_turn_loses_nothing_and_counts_nothing_twice(tmp
 
     report = json.loads((tmp_path / "out.json").read_text())
     ledger = report["ledger"]
-    assert ledger["balanced"], output
+    assert ledger["balanced"], (tmp_path / "demo.log").read_text()
     log = SqliteLog(log_path)
     traces = {trace.trace_id for trace in _records(log, Trace)}
     events = {event.event_id for event in _records(log, Feedback)}
