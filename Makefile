@@ -26,7 +26,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 .PHONY: help demo test test-fast lint bench install clean
 
 help:
-	@sed -n '2,/^$$/s/^#//p' Makefile
+	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
 # `exec`: Ctrl-C and `kill` reach the demo itself, with no shell in between.
 demo: $(VENV)/.installed

@@ -113,11 +113,10 @@ def test_ctrl_c_ends_every_process_of_the_demo_and_no_other(tmp_path: Path):
             demo.wait()
 
 
-def test_rollback_works_while_the_demo_runs(tmp_path: Path):
+def test_a_version_is_shipped_and_rolled_back_by_hand_while_the_demo_runs(tmp_path: Path):
     demo = _demo(tmp_path, "--minutes", "3", "--users", "8",
                  TENDRIL_LEARNER__PUBLISH_EVERY_S="10", TENDRIL_LEARNER__BATCH_EPISODES="32",
-                 TENDRIL_LEARNER__LEARNING_RATE="0.00001",
-                 TENDRIL_SHIPPING__GATE_MIN_EPISODES="1")  # fmt: skip
+                 TENDRIL_SHIPPING__GATE_MIN_EPISODES="100000")  # fmt: skip
     config = tmp_path / ".tendril/demo/tendril.toml"
 
     def run(*arguments: str) -> str:
@@ -125,20 +124,27 @@ def test_rollback_works_while_the_demo_runs(tmp_path: Path):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         return done.stdout
 
+    def loop() -> Any:
+        return json.loads(run("status", "--json"))["loop"]
+
     def serving() -> int:
-        loop = json.loads(run("status", "--json"))["loop"]
-        return max((node["policy_version"] for node in loop["nodes"]), default=0)
+        return max((node["policy_version"] for node in loop()["nodes"]), default=0)
 
     try:
         _wait(lambda: config.exists() and _children(tmp_path).get("console"), 60, "the loop")
-        _wait(lambda: serving() >= 2, 120, "a shipped version")
-        version = serving()
-        assert "live again" in run("rollback", "--reason", "a test")
-        _wait(lambda: serving() < version, 20, "the node to go back")
-        events = json.loads(run("history", "--json"))
-        rolled_back = [event for event in events if event["state"] == "rolled_back"]
-        assert rolled_back
-        assert rolled_back[-1]["reason"] == "a test"
+        _wait(lambda: "gate_held" in run("history"), 90, "a version that the gate held")
+        assert serving() == 1
+        version = str(loop()["newest_version"])
+        assert "is live" not in run("ship", version)  # what the gate held needs --force
+        assert "is live" in run("ship", version, "--force", "--reason", "a test")
+        _wait(lambda: serving() == int(version), 20, "the node to follow")
+        assert "live again" in run("rollback", "--reason", "another test")
+        _wait(lambda: serving() == 1, 20, "the node to go back")
+        events = [
+            (event["state"], event["reason"]) for event in json.loads(run("history", "--json"))
+        ]
+        assert ("rolled_back", "another test") in events
+        assert any(state == "promoted" and "forced" in reason for state, reason in events)
     finally:
         demo.send_signal(signal.SIGINT)
         demo.wait(timeout=40)
