@@ -33,6 +33,8 @@ from tendril.weights import (
     weights_digest,
 )
 
+PUBLISHED_DTYPE = "BF16"
+
 
 class ShipRefused(RuntimeError):
     """The release does not happen, and why."""
@@ -82,7 +84,7 @@ class Shipper:
             snapshot=tuple(
                 self._store.blobs.put_file(name, folder / name) for name in version_files(folder)
             ),
-            weights_digest=weights_digest(read_weights(folder / WEIGHTS_FILE)),
+            weights_digest=weights_digest(_read_published(folder / WEIGHTS_FILE)),
             tokenizer_digest=tokenizer_digest(folder),
             published_at=self._now(),
         )
@@ -168,7 +170,10 @@ class Shipper:
         """Read before the history, so that the swap fails if anything changed since."""
         pointer = self._store.pointer()
         if pointer is None:
-            raise ShipRefused("the store is empty: bootstrap it first")
+            raise ShipRefused(
+                "the store is empty: no version serves yet. `tendril up` imports the first; for "
+                "a demo, put --config .tendril/demo/tendril.toml before the command"
+            )
         return pointer
 
     def _append(
@@ -229,6 +234,18 @@ class Shipper:
         if not found:
             raise ShipRefused(f"version {manifest.policy_version}: no {WEIGHTS_FILE} in its files")
         return decode_weights(self._store.blobs.get(found[0]), found[0].key)
+
+
+def _read_published(path: Path) -> dict[str, TensorBytes]:
+    """The weights at `path`; refuses a dtype that no later version could be a delta of."""
+    tensors = read_weights(path)
+    others = sorted({tensor.dtype for tensor in tensors.values()} - {PUBLISHED_DTYPE})
+    if others:
+        raise ShipRefused(
+            f"{path}: expected {PUBLISHED_DTYPE} tensors, which versions are published in, got "
+            f"{', '.join(others)}; convert it: model.to(torch.bfloat16).save_pretrained(folder)"
+        )
+    return tensors
 
 
 def _refuse_unfit(

@@ -12,7 +12,7 @@ from shipper.shipping import Shipper, ShipRefused, find_candidate
 from shipper.store import WeightStore
 from tendril.log import EventLog, MemoryLog, SqliteLog
 from tendril.records import EvalReport
-from tendril.weights import weights_digest
+from tendril.weights import read_weights, weights_digest, write_weights
 from tests.builders import make_release
 from tests.shipper.checkpoints import (
     gate_passed,
@@ -223,3 +223,12 @@ def test_a_ship_killed_anywhere_converges(
     assert (live(store), states(log).count((2, "promoted"))) == (2, 1)
     assert weights_digest(store.load_weights(2)) == store.manifest(2).weights_digest
     log.close()
+
+
+def test_a_checkpoint_that_no_version_could_follow_is_refused_with_the_cure(tmp_path: Path):
+    folder = write_checkpoint(tmp_path / "base")
+    path = folder / "model.safetensors"
+    tensors = read_weights(path)
+    write_weights(path, {name: t._replace(dtype="F16") for name, t in tensors.items()})
+    with pytest.raises(ShipRefused, match=r"expected BF16 .* got F16; convert it"):
+        Shipper(WeightStore(tmp_path / "store"), MemoryLog()).bootstrap(folder)
