@@ -29,7 +29,7 @@ from tendril.blobs import BlobStore, CorruptObject
 from tendril.files import make_folder
 from tendril.log import EventLog, LogRecord, LogUnavailable, SqliteLog, TopicPartition
 from tendril.model_folder import FIRST_VERSION, tokenizer_digest
-from tendril.records import DeadLetter, Episode, InvalidRecord, Ledger, decode
+from tendril.records import Episode, InvalidRecord, Ledger, decode
 from tendril.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -110,10 +110,7 @@ class Learner:
         try:
             episode = decode(Episode, record.value)
         except InvalidRecord as error:
-            letter = DeadLetter(
-                topic=record.topic, reason=str(error), value=record.value, at=time.time()
-            )
-            self._log.append([(record.key, letter)])
+            self._log.append([(record.key, record.dead_letter(error, time.time()))])
             reason: str | None = "invalid"
         else:
             reason = self._drop_reason(episode)

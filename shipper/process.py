@@ -22,7 +22,6 @@ from shipper.store import PointerMoved, WeightStore
 from tendril.blobs import CorruptObject
 from tendril.log import EventLog, LogReader, LogRecord, SqliteLog, TopicPartition
 from tendril.records import (
-    DeadLetter,
     Episode,
     EvalReport,
     InvalidRecord,
@@ -132,10 +131,7 @@ class ShipLoop:
             else:
                 self._replay.add(record, decode(Episode, record.value))
         except InvalidRecord as error:
-            letter = DeadLetter(
-                topic=record.topic, reason=str(error), value=record.value, at=time.time()
-            )
-            self._log.append([(record.key, letter)])
+            self._log.append([(record.key, record.dead_letter(error, time.time()))])
 
     def _knows_all(self) -> bool:
         """Deciding on half of the releases would gate twice what was decided already."""

@@ -15,7 +15,7 @@ from signals.judge import Judgement, judge
 from signals.recipe import Recipe
 from signals.state import KINDS, Fate, OpenTrace, State, WaitingEvent
 from tendril.log import EventLog, LogRecord, Offsets, TopicPartition
-from tendril.records import DeadLetter, Feedback, InvalidRecord, Ledger, Record, Trace, decode
+from tendril.records import Feedback, InvalidRecord, Ledger, Record, Trace, decode
 
 TOPICS = (Trace.TOPIC, Feedback.TOPIC)
 SETTLE_S = 0.5
@@ -90,13 +90,7 @@ class Joiner:
             content = read(record)
         except InvalidRecord as error:
             self._state.count(kind, "invalid")
-            letter = DeadLetter(
-                topic=record.topic,
-                reason=str(error),
-                value=record.value,
-                at=record.appended_at,
-            )
-            self._state.send(record.key, letter)
+            self._state.send(record.key, record.dead_letter(error, record.appended_at))
             return
         if isinstance(content, Trace):
             self._take_trace(content, record)

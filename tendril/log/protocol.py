@@ -9,7 +9,7 @@ one partition, so a second reader of a group stands by until the first stops or 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from tendril.records import Record
+from tendril.records import DeadLetter, InvalidRecord, Record
 
 
 class TopicPartition(NamedTuple):
@@ -32,6 +32,10 @@ class LogRecord(NamedTuple):
     key: str
     value: bytes
     appended_at: float
+
+    def dead_letter(self, error: InvalidRecord, at: float) -> DeadLetter:
+        """What to append in the place of a record that could not be read."""
+        return DeadLetter(topic=self.topic, reason=str(error), value=self.value, at=at)
 
 
 class LogUnavailable(RuntimeError):
