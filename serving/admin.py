@@ -7,9 +7,9 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from serving import errors
+from serving.api import errors
+from serving.api.errors import Refused
 from serving.engine import Engine, SwapRefused
-from serving.errors import Refused
 
 
 class StageBody(BaseModel):

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from serving.api.errors import Refused
+from serving.api.text import TextCodec
 from serving.engine import Engine
-from serving.errors import Refused
-from serving.feedback_tokens import FeedbackTokens
+from serving.feedback.tokens import FeedbackTokens
+from serving.keys import is_known
 from serving.recorder import Caller, Recorder
-from serving.secrets import is_known
 from serving.spool import Spool
-from serving.text import TextCodec
 from tendril.ids import digest_of, user_key
 from tendril.settings import ServingSettings
 from tendril.telemetry import Telemetry

@@ -14,14 +14,14 @@ from pathlib import Path
 import uvicorn
 
 from serving.admin import create_admin_app
-from serving.app import create_app
-from serving.feedback_tokens import FeedbackTokens
+from serving.api.app import create_app
+from serving.api.text import TextCodec
+from serving.feedback.tokens import FeedbackTokens
+from serving.keys import application_keys, node_secret
 from serving.node import ServingNode
 from serving.recorder import Recorder
-from serving.secrets import application_keys, node_secret
 from serving.spool import Spool
-from serving.text import TextCodec
-from serving.torch_engine import TorchEngine
+from serving.torch_engine.engine import TorchEngine
 from tendril import telemetry
 from tendril.log import EventLog, LogUnavailable, SqliteLog
 from tendril.model_folder import FIRST_VERSION

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from serving.api.text import SampledText, TextCodec
 from serving.engine import Engine, EngineRequest, SampledToken
-from serving.text import SampledText, TextCodec
 from tendril.ids import new_id
 from tendril.records import (
     Exploration,

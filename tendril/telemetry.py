@@ -59,7 +59,12 @@ METRICS = (
     Metric("tendril.serving.decisions", "counter", "{decision}", "Decisions, silence included"),
     Metric("tendril.serving.refused", "counter", "{request}", "Requests refused, by `reason`"),
     Metric("tendril.serving.feedback", "counter", "{event}", "Feedback taken, by `type`"),
-    Metric("tendril.serving.running", "gauge", "{request}", "Requests decoded together now"),
+    Metric(
+        "tendril.serving.running",
+        "gauge",
+        "{request}",
+        "Requests decoded together now",
+    ),
     Metric("tendril.serving.waiting", "gauge", "{request}", "Requests waiting for the engine"),
     Metric("tendril.serving.spool.depth", "gauge", "{record}", "Records not yet on the log"),
     Metric("tendril.serving.policy.version", "gauge", "{version}", "Version that answers now"),

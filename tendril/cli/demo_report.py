@@ -20,9 +20,9 @@ from offline_rl.autocomplete.evaluation import (
     summary,
 )
 from offline_rl.autocomplete.users import TEMPERATURE
+from serving.api.text import SampledText, TextCodec
 from serving.engine import EngineRequest
-from serving.text import SampledText, TextCodec
-from serving.torch_engine import TorchEngine
+from serving.torch_engine.engine import TorchEngine
 from shipper.staging import from_snapshot
 from shipper.store import WeightStore
 from tendril.cli.feedback_delay import feedback_to_served

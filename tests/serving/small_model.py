@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from serving.engine import Engine, EngineRequest, SampledToken
-from serving.torch_engine import TorchEngine
+from serving.torch_engine.engine import TorchEngine
 
 END, SILENCE = 0, 1
 VOCABULARY = 300

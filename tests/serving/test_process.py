@@ -15,8 +15,8 @@ import httpx
 import pytest
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from serving.keys import load_or_create
 from serving.process import bound_socket, report, run
-from serving.secrets import load_or_create
 from tendril import telemetry
 from tendril.files import WorkspaceUnwritable
 from tendril.log import LogUnavailable

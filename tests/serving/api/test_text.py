@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.text import SampledText, TextCodec
+from serving.api.text import SampledText, TextCodec
 from tests.serving.small_model import VOCABULARY
 
 

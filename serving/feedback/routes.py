@@ -7,11 +7,11 @@ from fastapi import APIRouter, Body, Depends
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
-from serving.errors import Refused, encodable, invalid
-from serving.feedback_tokens import TokenExpired, TokenInvalid
+from serving.api.errors import Refused, encodable, invalid
+from serving.api.wire import FeedbackBatch, FeedbackEvent
+from serving.feedback.tokens import TokenExpired, TokenInvalid
 from serving.node import ServingNode, node_of
 from serving.spool import SpoolFull
-from serving.wire import FeedbackBatch, FeedbackEvent
 from tendril.log import LogUnavailable
 from tendril.records import Feedback
 

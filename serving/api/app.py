@@ -2,7 +2,8 @@
 
 from fastapi import FastAPI
 
-from serving import completions, errors, feedback
+from serving.api import completions, errors
+from serving.feedback import routes as feedback
 from serving.node import ServingNode
 from tendril import __version__
 

@@ -27,10 +27,10 @@ from serving.engine import (
     SwapRefused,
     SwapResult,
 )
-from serving.kv_slots import KeyValueSlots
-from serving.running import Running, deliver
-from serving.sampler import draw
-from serving.weights import StagedWeights, runtime_digest
+from serving.torch_engine.kv_slots import KeyValueSlots
+from serving.torch_engine.running import Running, deliver
+from serving.torch_engine.sampler import draw
+from serving.torch_engine.weights import StagedWeights, runtime_digest
 
 log = logging.getLogger(__name__)
 

@@ -8,15 +8,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from serving.connection import ClientGone, EventStream, while_connected
+from serving.api.connection import ClientGone, EventStream, while_connected
+from serving.api.errors import Refused
+from serving.api.text import SampledText
+from serving.api.wire import CompletionBody
 from serving.engine import EngineBusy
-from serving.errors import Refused
-from serving.feedback_tokens import TraceScope
+from serving.feedback.tokens import TraceScope
 from serving.node import ServingNode, node_of
 from serving.recorder import Decision
 from serving.spool import SpoolFull
-from serving.text import SampledText
-from serving.wire import CompletionBody
 from tendril.log import LogUnavailable
 from tendril.records import FinishReason, Sampling, Trace
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.feedback_tokens import FeedbackTokens, TraceScope
-from serving.secrets import node_secret
+from serving.feedback.tokens import FeedbackTokens, TraceScope
+from serving.keys import node_secret
 from tendril.records import Feedback, FeedbackType
 from tests.serving.any_json import anything
 from tests.serving.live_server import (

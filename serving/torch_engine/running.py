@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from serving.engine import EngineRequest, SampledToken
-from serving.sampler import Row
+from serving.torch_engine.sampler import Row
 
 
 @dataclass(slots=True, eq=False)

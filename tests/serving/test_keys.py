@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from serving.secrets import is_known, load_or_create
+from serving.keys import is_known, load_or_create
 
 
 def test_secrets_are_private_and_made_once_by_whoever_is_first(tmp_path: Path) -> None:
     path = tmp_path / "api_key"
     code = (
-        "import sys; from pathlib import Path; from serving.secrets import load_or_create;"
+        "import sys; from pathlib import Path; from serving.keys import load_or_create;"
         "print(load_or_create(Path(sys.argv[1]), sys.argv[2]))"
     )
     makers = [

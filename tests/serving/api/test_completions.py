@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from serving.app import create_app
+from serving.api.app import create_app
 from serving.process import build_node
 from tendril.log import LogUnavailable, MemoryLog
 from tendril.records import Trace
