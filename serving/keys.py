@@ -1,12 +1,40 @@
-"""The node's secret and its application keys, kept in the workspace, readable by its owner only."""
+"""Secrets and keys of this workspace: made once, private, hashed in memory, never shown.
+
+Keys come from three places: `keys.toml` (`tendril keys`), the settings' `serving.api_keys`, and,
+where those name none, the development key in `<workspace>/api_key`.
+"""
 
 import contextlib
+import hashlib
 import hmac
+import logging
 import os
 import secrets
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
+from serving.key_file import KeyEntry, key_digest, new_key, read_keys
 from tendril.files import WorkspaceUnwritable
+from tendril.records import Lane
+from tendril.settings import InvalidSettings, Settings
+
+log = logging.getLogger(__name__)
+
+RELOAD_CHECK_S = 0.5
+MAX_KEY_CHARACTERS = 512
+
+
+class ApplicationKey(msgspec.Struct, frozen=True, kw_only=True):
+    """What a key lets its holder do; it does not hold the key."""
+
+    name: str
+    tenant: str
+    lanes: tuple[Lane, ...] = ("online",)
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
 
 
 def load_or_create(path: Path, make: str) -> str:
@@ -42,18 +70,128 @@ def _create(path: Path, content: str) -> None:
 
 
 def node_secret(workspace: Path) -> bytes:
-    """Signs feedback tokens and keys the hashes of user ids."""
+    """Signs feedback tokens, keys the hashes of user ids, and is what gateway and replica share.
+
+    Gateways and replicas on several machines need the same `<workspace>/node.secret`.
+    """
     return bytes.fromhex(load_or_create(workspace / "node.secret", secrets.token_hex(32)))
 
 
-def application_keys(workspace: Path, configured: tuple[str, ...]) -> tuple[str, ...]:
-    """The configured keys, else the one in `<workspace>/api_key`, made on the first start."""
-    if configured:
-        return configured
-    return (load_or_create(workspace / "api_key", f"tk-{secrets.token_urlsafe(24)}"),)
+def internal_token(secret: bytes) -> str:
+    """What a gateway shows a replica in `x-tendril-gateway`; it tells nothing about the secret."""
+    return hashlib.blake2b(b"tendril gateway", key=secret[:64], digest_size=32).hexdigest()
 
 
-def is_known(key: str, keys: tuple[str, ...]) -> bool:
-    """Whether `key` is one of `keys`, compared in constant time; an empty key never is."""
-    matches = [hmac.compare_digest(key.encode(), known.encode()) for known in keys]
-    return bool(key) and any(matches)
+def is_internal(token: str, secret: bytes) -> bool:
+    """Whether a gateway that knows the secret made `token`; compared in constant time."""
+    return hmac.compare_digest(token.encode(errors="replace"), internal_token(secret).encode())
+
+
+def key_ring(settings: Settings) -> "KeyRing":
+    """The ring of this workspace; makes a development key where nothing names any key."""
+    key_file = settings.path(settings.access.key_file)
+    configured = settings.serving.api_keys
+    development = settings.workspace / "api_key"
+    if not configured and not key_file.exists():
+        load_or_create(development, new_key("tk-"))
+    return KeyRing(key_file, configured, None if configured else development)
+
+
+class KeyRing:
+    """Who a key belongs to. Follows its files, so that a revoked key ends without a restart."""
+
+    def __init__(
+        self,
+        key_file: Path,
+        configured: tuple[str, ...] = (),
+        development_key: Path | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises `InvalidSettings` for a key file that cannot be read."""
+        self._key_file, self._development_key = key_file, development_key
+        self._configured = {key_digest(key): _plain(key) for key in configured if key}
+        self._monotonic = monotonic
+        self._next_check = monotonic() + RELOAD_CHECK_S
+        self._stamps = self._read_stamps()
+        self._applications: Mapping[str, ApplicationKey] = {}
+        self._operators: Mapping[str, str] = {}
+        self._load()
+
+    def authenticate(self, authorization: str) -> ApplicationKey | None:
+        """The application key in an `Authorization` header's value, None for any other."""
+        digest = self._digest(authorization)
+        return self._applications.get(digest)
+
+    def authenticate_operator(self, authorization: str) -> str | None:
+        """The name of the operator key in that header, None for any other key."""
+        digest = self._digest(authorization)
+        return self._operators.get(digest)
+
+    def _digest(self, authorization: str) -> str:
+        """Of the key, "" where there is none; reads the files again where they have changed.
+
+        Looked up by hash: equal work for every key of a length, and what a timing could tell is
+        about hashes, from which no key follows.
+        """
+        scheme, _, key = authorization.strip().partition(" ")
+        key = key.strip() if scheme.lower() == "bearer" else authorization.strip()
+        if not key or len(key) > MAX_KEY_CHARACTERS:
+            return ""
+        now = self._monotonic()
+        if now >= self._next_check:
+            self._next_check = now + RELOAD_CHECK_S
+            self._reload()
+        return key_digest(key)
+
+    def _reload(self) -> None:
+        """A file that no longer reads keeps the keys as they were: a typo must not lock all out."""
+        stamps = self._read_stamps()
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        try:
+            self._load()
+        except InvalidSettings as error:
+            log.error("keys stay as they were: %s", error)
+
+    def _load(self) -> None:
+        entries = read_keys(self._key_file)
+        applications = {e.digest: _application(e) for e in entries if e.role == "application"}
+        plain = dict(self._configured)
+        if self._development_key is not None:
+            with contextlib.suppress(FileNotFoundError):
+                if key := self._development_key.read_text().strip():
+                    plain[key_digest(key)] = _plain(key, "development")
+        self._applications = plain | applications
+        self._operators = {e.digest: e.name for e in entries if e.role == "operator"}
+
+    def _read_stamps(self) -> tuple[tuple[int, int] | None, ...]:
+        return tuple(
+            _stamp(path) for path in (self._key_file, self._development_key) if path is not None
+        )
+
+
+def _application(entry: KeyEntry) -> ApplicationKey:
+    return ApplicationKey(
+        name=entry.name,
+        tenant=entry.tenant,
+        lanes=entry.lanes,
+        requests_per_minute=entry.requests_per_minute,
+        tokens_per_minute=entry.tokens_per_minute,
+    )
+
+
+def _plain(key: str, name: str = "configured") -> ApplicationKey:
+    """A key without a name of its own: its tenant is a digest of it."""
+    return ApplicationKey(
+        name=name, tenant=hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+    )
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino

@@ -1,0 +1,131 @@
+"""A request's body: read within bounds, and the few fields of it that routing needs."""
+
+import asyncio
+from typing import Any, NamedTuple
+
+import msgspec
+from starlette.types import Receive
+
+from serving.api.errors import Refused
+
+MAX_IDENTIFIER = 128
+BYTES_A_TOKEN = 4
+"""Of prompt text, roughly: quotas count before anything is tokenised."""
+DEFAULT_REPLY_TOKENS = 256
+"""What a request without a limit of its own counts as."""
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its request was complete."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The body's fields that say whose request it is and how much it may cost.
+
+    Any type is taken here: the replica says what is wrong with them.
+    """
+
+    user: Any = None
+    safety_identifier: Any = None
+    metadata: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+    n: Any = None
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """A feedback body's only field that routing needs, in an event or in a batch of them."""
+
+    trace_id: Any = None
+    events: Any = None
+
+
+class Identity(NamedTuple):
+    """Who asks, as far as the request says."""
+
+    user: str = ""
+    session: str = ""
+
+
+async def read_body(
+    receive: Receive, declared: bytes | None, max_bytes: int, timeout_s: float
+) -> bytes:
+    """The whole body. Raises `Refused` 413 or 408, or `ClientGone`."""
+    if declared is not None and (not declared.isdigit() or int(declared[:20]) > max_bytes):
+        raise _too_large(max_bytes, declared[:20].decode("latin-1"))
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _read(receive, max_bytes)
+    except TimeoutError as error:
+        message = f"body: expected all of it within {timeout_s:g} s"
+        raise Refused(408, "body_timeout", message) from error
+
+
+async def _read(receive: Receive, max_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    num_bytes, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        num_bytes += len(parts[-1])
+        more = message.get("more_body", False)
+        if num_bytes > max_bytes:
+            raise _too_large(max_bytes, "more")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_large(max_bytes: int, got: str) -> Refused:
+    message = f"body: expected at most {max_bytes} bytes, got {got}"
+    return Refused(413, "body_too_large", message)
+
+
+def parse_asked(body: bytes) -> Asked:
+    """What the body says; nothing where it is no JSON object."""
+    try:
+        return msgspec.json.decode(body, type=Asked)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return Asked()
+
+
+def identity_of(asked: Asked, user_header: bytes, session_header: bytes) -> Identity:
+    """Headers first, then the body's fields."""
+    session = asked.metadata.get("session_id") if isinstance(asked.metadata, dict) else None
+    return Identity(
+        user=_text(user_header.decode(errors="replace"), asked.user, asked.safety_identifier),
+        session=_text(session_header.decode(errors="replace"), session),
+    )
+
+
+def _text(*candidates: object) -> str:
+    """The first usable identifier, else ""."""
+    for value in candidates:
+        if isinstance(value, str) and value:
+            return value.encode(errors="replace").decode()[:MAX_IDENTIFIER]
+    return ""
+
+
+def tokens_at_most(body: bytes, asked: Asked) -> int:
+    """Roughly the most tokens a request can cost, prompt and replies."""
+    limits = (asked.max_tokens, asked.max_completion_tokens, asked.max_output_tokens)
+    stated = [limit for limit in limits if isinstance(limit, int) and 0 < limit < 2**31]
+    num_replies = asked.n if isinstance(asked.n, int) and 0 < asked.n < 2**16 else 1
+    return len(body) // BYTES_A_TOKEN + num_replies * max(stated, default=DEFAULT_REPLY_TOKENS)
+
+
+def reported_request(body: bytes, query: bytes) -> str:
+    """What feedback is about, the same for all choices of a request; else its token, else "".
+
+    Repeats of an event then meet the replica that saw it first.
+    """
+    try:
+        reported = msgspec.json.decode(body, type=Reported)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return query.decode("latin-1")
+    trace_id = reported.trace_id
+    if isinstance(reported.events, list) and reported.events:
+        first = reported.events[0]
+        trace_id = first.get("trace_id") if isinstance(first, dict) else None
+    return _text(trace_id).partition(".")[0] or query.decode("latin-1")
