@@ -110,7 +110,8 @@ class LoopView:
         self._touch("request", trace.served_at)
 
     def _add_feedback(self, feedback: Feedback) -> None:
-        if not self._events.add(f"{feedback.trace_id}/{feedback.event_id}", None):
+        owner = feedback.trace_id or f"{feedback.session_id}/{feedback.user_key}"
+        if not self._events.add(f"{owner}/{feedback.event_id}", None):
             self._repeats["feedback"] += 1
             return
         self._counts["feedback"] += 1

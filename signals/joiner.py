@@ -113,9 +113,13 @@ class Joiner:
 
     def _take_feedback(self, event: Feedback, record: LogRecord) -> None:
         appended_at = record.appended_at
-        event_id = f"{event.trace_id}/{event.event_id}"  # clients make ids unique within a trace
+        # Clients make ids unique within a trace, else within what the event is about.
+        owner = event.trace_id or f"{event.session_id}/{event.user_key}"
+        event_id = f"{owner}/{event.event_id}"
         if not self._state.is_new("feedback", event_id, forget_at=appended_at + self._memory_s):
             self._state.count("feedback", "duplicate")
+        elif event.trace_id is None:
+            self._state.count("feedback", "no_trace")
         elif fate := self._state.fate_of_later(event.trace_id):
             self._state.count("feedback", fate)
         else:

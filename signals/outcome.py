@@ -128,6 +128,8 @@ def _undo(outcome: Outcome, event: Feedback) -> bool:
 
 
 def _measure(outcome: Outcome, event: Feedback) -> bool:
+    if event.value is None and (event.reason is not None or event.no_revert is not None):
+        return True  # only the figures behind a value, or why there is none: nothing to learn yet
     if event.horizon_s is None or event.value is None or not 0 <= event.value <= 1:
         return False
     outcome.retention[event.horizon_s] = event.value

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from tendril.log import LogRecord, TopicPartition
 from tendril.log.sqlite import connect, transaction, unavailable
@@ -18,8 +18,9 @@ from tendril.records import TYPE_BY_TOPIC, Record, decode, encode
 
 Kind = Literal["traces", "feedback"]
 KINDS: tuple[Kind, ...] = ("traces", "feedback")
-Fate = Literal["joined", "duplicate", "orphan", "late", "opted_out", "invalid"]
-FATES: tuple[Fate, ...] = ("joined", "duplicate", "orphan", "late", "opted_out", "invalid")
+Fate = Literal["joined", "duplicate", "orphan", "late", "opted_out", "invalid", "no_trace"]
+"""`no_trace`: feedback about a session or a user, such as a heartbeat, which pays no trace."""
+FATES: tuple[Fate, ...] = get_args(Fate)
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS progress (
     topic TEXT NOT NULL, partition INTEGER NOT NULL, next_offset INTEGER NOT NULL,

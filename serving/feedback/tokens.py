@@ -1,8 +1,11 @@
-"""Signed, expiring permission to report on one trace, for browsers and editors without a key."""
+"""Signed, expiring permission to report on one reply, for browsers and editors without a key."""
 
+import re
 from typing import NamedTuple
 
 from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
+
+CHOICE = re.compile(r"(\.[1-9][0-9]{0,5})?")
 
 
 class TokenInvalid(ValueError):
@@ -14,12 +17,19 @@ class TokenExpired(ValueError):
 
 
 class TraceScope(NamedTuple):
-    """What a token lets its holder report on."""
+    """What a token lets its holder report on: the traces of one request."""
 
     trace_id: str
+    """Of the request's first choice; the others are `<trace_id>.<n>`."""
     session_id: str
     tenant: str
     user_key: str
+
+    def covers(self, trace_id: str) -> bool:
+        """Whether the trace is one of the request's choices."""
+        return trace_id.startswith(self.trace_id) and bool(
+            CHOICE.fullmatch(trace_id, len(self.trace_id))
+        )
 
 
 class FeedbackTokens:
@@ -32,8 +42,11 @@ class FeedbackTokens:
     def issue(self, scope: TraceScope) -> str:
         return str(self._serializer.dumps(list(scope)))
 
-    def read(self, token: str, trace_id: str) -> TraceScope:
-        """Raises `TokenInvalid` or `TokenExpired`."""
+    def read(self, token: str, trace_id: str | None) -> TraceScope:
+        """The token's scope, which must cover `trace_id` if one is given.
+
+        Raises `TokenInvalid` or `TokenExpired`.
+        """
         try:
             scope = TraceScope(*self._serializer.loads(token, max_age=int(self._ttl_s)))
         except SignatureExpired as error:
@@ -46,7 +59,7 @@ class FeedbackTokens:
                 "feedback_token: expected the one that came with the reply, got a token that "
                 "this service did not issue"
             ) from error
-        if scope.trace_id != trace_id:
+        if trace_id is not None and not scope.covers(trace_id):
             raise TokenInvalid(
                 f"feedback_token: expected one for trace {trace_id}, got one for another trace"
             )
