@@ -9,7 +9,8 @@ from pydantic import BaseModel
 
 from serving.api import errors
 from serving.api.errors import Refused
-from serving.engine import Engine, SwapRefused
+from serving.engine import SwapRefused
+from serving.node import ServingNode
 
 
 class StageBody(BaseModel):
@@ -21,8 +22,9 @@ class SwapBody(BaseModel):
     policy_version: int
 
 
-def create_admin_app(engine: Engine) -> FastAPI:
-    """Status, stage and swap."""
+def create_admin_app(node: ServingNode) -> FastAPI:
+    """Status, stage, swap and drain."""
+    engine = node.engine
     app = FastAPI(title="Tendril engine admin")
     errors.install(app)
 
@@ -45,5 +47,11 @@ def create_admin_app(engine: Engine) -> FastAPI:
         except SwapRefused as error:
             raise Refused(409, "swap_refused", str(error)) from error
         return result._asdict()
+
+    @app.post("/admin/drain")
+    async def drain(draining: bool = True) -> dict[str, bool]:
+        """Take no new requests (`draining=false`: take them again); those that run go on."""
+        (node.draining.set if draining else node.draining.clear)()
+        return {"draining": draining}
 
     return app

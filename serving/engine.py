@@ -1,12 +1,14 @@
 """What an engine is to the rest of serving: token ids in, sampled tokens out, weights changeable.
 
-The torch engine implements it; vLLM can join. The contract tests run on every engine.
+The torch engine and the vLLM engine implement it; the contract tests run on both.
 """
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
+
+from tendril.records import Lane
 
 
 class EngineBusy(RuntimeError):
@@ -25,9 +27,18 @@ class EngineRequest:
     max_tokens: int
     temperature: float
     top_p: float = 1.0
+    top_k: int = 0
+    """0: all tokens."""
+    min_p: float = 0.0
     seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    """End the reply, beside the model's own end of text."""
     forbid_silence: bool = False
     """Exploration: the first token must not be the silence token."""
+    num_top_logprobs: int = 0
+    """How many of the most probable tokens to report with each sampled one."""
+    lane: Lane = "online"
+    """Online requests go first; offline ones may be set back, with their tokens kept."""
 
 
 class SampledToken(NamedTuple):
@@ -43,6 +54,8 @@ class SampledToken(NamedTuple):
     """First token only: of the silence token, where the model has one."""
     queue_s: float | None = None
     """First token only: how long the request waited before the engine took it up."""
+    top_logprobs: tuple[tuple[int, float], ...] = ()
+    """The most probable (token id, logprob), best first, where asked for."""
 
 
 class SwapResult(NamedTuple):
@@ -62,6 +75,8 @@ class EngineStats(NamedTuple):
     weights_digest: str
     num_running: int
     num_waiting: int
+    num_reused_tokens: int = 0
+    """Prompt tokens since the start that another request's keys and values spared computing."""
 
 
 class Engine(Protocol):
@@ -73,6 +88,10 @@ class Engine(Protocol):
         Raises `EngineBusy` before the first token where the queue is full, `ValueError` for a
         prompt that the engine cannot hold.
         """
+        ...
+
+    def check_room(self, lane: Lane) -> None:
+        """Raises `EngineBusy` where the lane's queue is full; `generate` does so as well."""
         ...
 
     def stage(self, policy_version: int, folder: Path) -> str:
@@ -90,5 +109,9 @@ class Engine(Protocol):
         ...
 
     def stats(self) -> EngineStats: ...
+
+    def check(self) -> None:
+        """Raises where the engine has died: nothing will be sampled again."""
+        ...
 
     def close(self) -> None: ...

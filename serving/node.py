@@ -1,19 +1,21 @@
-"""The parts of one serving node, put together once and handed to the routes."""
+"""The parts of one serving node, put together once and handed to the door and the routes."""
 
-import hashlib
 import random
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 
 from fastapi import Request
+from starlette.datastructures import Headers
 
 from serving.api.errors import Refused
-from serving.api.text import TextCodec
-from serving.engine import Engine
+from serving.engine import Engine, EngineBusy
 from serving.feedback.tokens import FeedbackTokens
-from serving.keys import is_known
-from serving.recorder import Caller, Recorder
+from serving.keys import ApplicationKey, KeyRing
+from serving.recorder import Recorder
+from serving.sessions import SessionIndex
 from serving.spool import Spool
-from tendril.ids import digest_of, user_key
+from serving.text import TextCodec
+from tendril.records import Lane, Trace
 from tendril.settings import ServingSettings
 from tendril.telemetry import Telemetry
 
@@ -29,30 +31,44 @@ class ServingNode:
     spool: Spool
     tokens: FeedbackTokens
     secret: bytes
-    keys: tuple[str, ...]
+    keys: KeyRing
+    sessions: SessionIndex
     silence_token_id: int | None
     random: random.Random
     telemetry: Telemetry
+    draining: threading.Event = field(default_factory=threading.Event)
+    """Set: requests that run go on, new ones are sent to another replica."""
 
-    def caller(self, request: Request, user: str | None) -> Caller:
-        """Who is asking. Raises `Refused` 401 without a known key.
-
-        Without a session header, one session per key and user: never shared across keys.
-        """
-        header = request.headers.get("authorization", "").encode("latin-1").decode(errors="replace")
-        key = header.removeprefix("Bearer ").strip()
-        if not is_known(key, self.keys):
+    def authenticate(self, headers: Headers) -> ApplicationKey:
+        """The caller's key. Raises `Refused` 401 without a known one."""
+        authorization = headers.get("authorization", "").encode("latin-1")
+        given = authorization.decode(errors="replace")
+        if not given and "x-api-key" in headers:  # as Anthropic's clients send it
+            given = f"Bearer {headers['x-api-key']}"
+        key = self.keys.authenticate(given)
+        if key is None:
             raise Refused(
                 401, "invalid_api_key",
                 "Authorization: expected 'Bearer <application key>', got "
-                + ("an unknown key" if key else "none"),
+                + ("an unknown key" if given else "none"),
             )  # fmt: skip
-        tenant = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
-        hashed_user = user_key(f"{tenant}/{user or 'anonymous'}", self.secret)
-        given = request.headers.get("x-tendril-session-id", "")[:128]
-        consent = request.headers.get("x-tendril-train-consent", "true").lower() != "false"
-        session = digest_of(tenant, given) if given else digest_of(tenant, hashed_user, "inferred")
-        return Caller(tenant, hashed_user, session, bool(given), consent)
+        return key
+
+    def admit(self, lane: Lane = "online") -> None:
+        """Raises `Refused`: 503 while draining or where no trace could be kept, 429 when full."""
+        if self.draining.is_set():
+            raise Refused(503, "draining", "this replica is shutting down", retry_s=1)
+        if self.spool.is_full:
+            self.spool.refuse(Trace.TOPIC, "spool full")
+            raise Refused(
+                503, "log_unavailable", f"{self.spool.depth} records wait for the log", retry_s=5
+            )
+        try:
+            self.engine.check_room(lane)
+        except EngineBusy as error:
+            self.telemetry.count("tendril.serving.refused", reason="engine busy")
+            self.spool.refuse(Trace.TOPIC, "engine busy")
+            raise Refused(429, "engine_busy", str(error), retry_s=1) from error
 
 
 def node_of(request: Request) -> ServingNode:

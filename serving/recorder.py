@@ -1,88 +1,93 @@
 """The recorder: stands between the API and the engine and writes down what was really sampled.
 
 It sees token ids and log-probs, whatever the API shows the client later, and puts one trace on
-the spool for every decision that sampled a token: answered, silent, cut off or failed.
+the spool for every choice that sampled a token: answered, silent, cut off or failed.
 """
 
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from serving.api.text import SampledText, TextCodec
+from serving.context import ServedRequest
 from serving.engine import Engine, EngineRequest, SampledToken
-from tendril.ids import new_id
+from serving.text import SampledText, TextCodec
 from tendril.records import (
     Exploration,
     FinishReason,
     Latency,
     PolicySpan,
-    Route,
+    RoutedExperts,
     Sampling,
+    ToolCall,
     Trace,
 )
 
 
-class Caller(NamedTuple):
-    """Whose request it is."""
-
-    tenant: str
-    user_key: str
-    session_id: str
-    session_given: bool
-    train_consent: bool
-
-
 @dataclass(slots=True, kw_only=True)
 class Decision:
-    """One request while it is served."""
+    """One choice of a request while it is sampled."""
 
-    caller: Caller
-    route: Route
+    request: ServedRequest
+    choice: int = 0
     model: str
     prompt_token_ids: tuple[int, ...]
     sampling: Sampling
-    exploration_share: float
-    """Probability that silence was to be forbidden; 0 outside the experiment."""
-    forced: bool
     text: SampledText
-    trace_id: str = field(default_factory=new_id)
+    exploration_share: float = 0.0
+    """Probability that silence was to be forbidden; 0 outside the experiment."""
+    forced: bool = False
+    untrainable: str | None = None
+    """A reason that the sampling parameters do not tell, such as a grammar's mask."""
+    num_top_logprobs: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    chat_template_digest: str | None = None
+    read_tool_calls: Callable[[str], tuple[ToolCall, ...]] | None = None
+    """Finds the calls in the whole text; None where no tool was offered."""
+    tool_calls: tuple[ToolCall, ...] = ()
     tokens: list[SampledToken] = field(default_factory=list)
     finish_reason: FinishReason = "cancelled_by_client"
-    started_at: float = field(default_factory=time.time)
     first_token_at: float | None = None
+    routed_experts: RoutedExperts | None = None
+
+    @property
+    def trace_id(self) -> str:
+        return self.request.trace_id(self.choice)
 
     @property
     def suppressed(self) -> bool:
         """The policy sampled, and nothing was shown."""
-        return bool(self.tokens) and not self.text.text
+        return self.request.route == "suggestion" and bool(self.tokens) and not self.text.text
 
-    @property
-    def policy_version(self) -> int | None:
-        """Of the first token; None before it."""
-        return self.tokens[0].policy_version if self.tokens else None
+    def note_tool_calls(self) -> None:
+        """At the end: what the text says of tools; a reply that stopped to call one says so."""
+        if self.read_tool_calls is not None:
+            self.tool_calls = self.read_tool_calls(self.text.text)
+        if self.finish_reason == "stop" and any(call.name for call in self.tool_calls):
+            self.finish_reason = "tool_calls"
+
+    def note_first_token(self, policy_version: int) -> None:
+        """The moment from which the reply can name its policy version."""
+        self.first_token_at = time.time()
+        if self.request.policy_version is None:
+            self.request.policy_version = policy_version
+            self.request.first_token_at = self.first_token_at
 
 
 class Recorder:
     """Samples for the API and leaves a trace."""
 
-    def __init__(self, engine: Engine, codec: TextCodec, record: Callable[[Trace], None]) -> None:
+    def __init__(
+        self, engine: Engine, codec: TextCodec, record: Callable[[Trace, Decision], None]
+    ) -> None:
         self._engine, self._codec, self._record = engine, codec, record
 
     async def sample(self, decision: Decision) -> AsyncGenerator[str, None]:
         """Pieces of text as they are sampled. The trace is durable before the iterator ends."""
-        request = EngineRequest(
-            prompt_token_ids=decision.prompt_token_ids,
-            max_tokens=decision.sampling.max_tokens,
-            temperature=decision.sampling.temperature,
-            top_p=decision.sampling.top_p,
-            seed=decision.sampling.seed,
-            forbid_silence=decision.forced,
-        )
-        tokens = self._engine.generate(request)
+        tokens = self._engine.generate(engine_request(decision))
         try:
             async for token in tokens:
-                decision.first_token_at = decision.first_token_at or time.time()
+                if not decision.tokens:
+                    decision.note_first_token(token.policy_version)
                 decision.tokens.append(token)
                 piece = decision.text.add(token.token_id, is_last=token.finish is not None)
                 if decision.text.stopped:
@@ -98,39 +103,80 @@ class Recorder:
             raise
         finally:
             await tokens.aclose()
-            if decision.tokens:
-                self._record(self._trace(decision))
+            self.finish(decision)
 
-    def _trace(self, decision: Decision) -> Trace:
-        ended_at = time.time()
-        first_token_at = decision.first_token_at or ended_at
-        return Trace(
-            trace_id=decision.trace_id,
-            session_id=decision.caller.session_id,
-            session_origin="given" if decision.caller.session_given else "inferred",
-            tenant=decision.caller.tenant,
-            user_key=decision.caller.user_key,
-            route=decision.route,
-            served_at=ended_at,
-            model=decision.model,
-            tokenizer_digest=self._codec.digest,
-            prompt_token_ids=decision.prompt_token_ids,
-            completion_token_ids=tuple(token.token_id for token in decision.tokens),
-            behavior_logprobs=tuple(token.logprob for token in decision.tokens),
-            policy_spans=policy_spans(decision.tokens),
-            token_bytes=tuple(decision.text.token_bytes),
-            sampling=decision.sampling,
-            finish_reason=decision.finish_reason,
-            suppressed=decision.suppressed,
-            exploration=_exploration(decision),
-            latency=Latency(
-                queue_s=decision.tokens[0].queue_s or 0.0,
-                first_token_s=first_token_at - decision.started_at,
-                total_s=ended_at - decision.started_at,
-            ),
-            train_consent=decision.caller.train_consent,
-            untrainable=untrainable(decision.sampling),
-        )
+    def finish(self, decision: Decision) -> None:
+        """Record what was sampled; without a token nothing was decided, and there is no trace.
+
+        Raises `SpoolFull` or `LogUnavailable` where it cannot be kept.
+        """
+        decision.note_tool_calls()
+        request = decision.request
+        request.prompt_tokens = len(decision.prompt_token_ids)
+        request.completion_tokens += len(decision.tokens)
+        request.finish_reasons.append(decision.finish_reason)
+        if decision.tokens:
+            self._record(_trace(decision, self._codec.digest), decision)
+
+
+def engine_request(decision: Decision) -> EngineRequest:
+    """What the engine needs of a decision."""
+    sampling = decision.sampling
+    return EngineRequest(
+        prompt_token_ids=decision.prompt_token_ids,
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        seed=sampling.seed if sampling.seed is None else sampling.seed + decision.choice,
+        stop_token_ids=decision.stop_token_ids,
+        forbid_silence=decision.forced,
+        num_top_logprobs=decision.num_top_logprobs,
+        lane=decision.request.lane,
+    )
+
+
+def _trace(decision: Decision, tokenizer_digest: str) -> Trace:
+    request, ended_at = decision.request, time.time()
+    return Trace(
+        trace_id=decision.trace_id,
+        choice=decision.choice,
+        session_id=request.session.session_id,
+        session_origin=request.session.origin,
+        turn=request.session.turn,
+        previous_trace_id=request.session.previous_trace_id,
+        tenant=request.caller.tenant,
+        user_key=request.caller.user_key,
+        lane=request.lane,
+        route=request.route,
+        served_at=ended_at,
+        model=decision.model,
+        tokenizer_digest=tokenizer_digest,
+        chat_template_digest=decision.chat_template_digest,
+        harness_digest=request.harness_digest,
+        prompt_token_ids=decision.prompt_token_ids,
+        completion_token_ids=tuple(token.token_id for token in decision.tokens),
+        behavior_logprobs=tuple(token.logprob for token in decision.tokens),
+        policy_spans=policy_spans(decision.tokens),
+        token_bytes=tuple(decision.text.token_bytes),
+        sampling=decision.sampling,
+        finish_reason=decision.finish_reason,
+        suppressed=decision.suppressed,
+        exploration=_exploration(decision),
+        latency=Latency(
+            queue_s=decision.tokens[0].queue_s or 0.0,
+            first_token_s=(decision.first_token_at or ended_at) - request.started_at,
+            total_s=ended_at - request.started_at,
+        ),
+        arm=request.arm,
+        propensity=request.propensity,
+        train_consent=request.caller.train_consent,
+        content_consent=request.caller.content_consent,
+        tool_calls=decision.tool_calls,
+        routed_experts=decision.routed_experts,
+        untrainable=decision.untrainable or untrainable(decision.sampling),
+    )
 
 
 def policy_spans(tokens: list[SampledToken]) -> tuple[PolicySpan, ...]:
@@ -149,7 +195,11 @@ def untrainable(sampling: Sampling) -> str | None:
     """Why the learner could not reproduce these log-probs, or None where it can."""
     if sampling.temperature == 0:
         return "greedy"
-    return "top_p" if sampling.top_p < 1 else None
+    if sampling.top_p < 1:
+        return "top_p"
+    if sampling.top_k > 0:
+        return "top_k"
+    return "min_p" if sampling.min_p > 0 else None
 
 
 def _exploration(decision: Decision) -> Exploration | None:

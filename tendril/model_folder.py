@@ -9,7 +9,7 @@ FIRST_VERSION = 1
 WEIGHTS_FILE = "model.safetensors"
 TOKENIZER_FILE = "tokenizer.json"
 REQUIRED_FILES = ("config.json", TOKENIZER_FILE, WEIGHTS_FILE)
-OPTIONAL_FILES = ("generation_config.json", "tokenizer_config.json")
+OPTIONAL_FILES = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 def missing_files(folder: Path) -> list[str]:

@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -19,7 +19,8 @@ from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetr
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import INVALID_SPAN, Span, Tracer
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tendril import __version__
 from tendril.settings import TelemetrySettings
@@ -68,6 +69,12 @@ METRICS = (
     Metric("tendril.serving.waiting", "gauge", "{request}", "Requests waiting for the engine"),
     Metric("tendril.serving.spool.depth", "gauge", "{record}", "Records not yet on the log"),
     Metric("tendril.serving.policy.version", "gauge", "{version}", "Version that answers now"),
+    Metric("tendril.gateway.requests", "counter", "{request}", "Forwarded, by `status`"),
+    Metric("tendril.gateway.refused", "counter", "{request}", "Refused here, by `reason`"),
+    Metric("tendril.gateway.retries", "counter", "{request}", "Tried on another replica"),
+    Metric("tendril.gateway.cut_off", "counter", "{request}", "Replies that lost their replica"),
+    Metric("tendril.gateway.running", "gauge", "{request}", "Requests in this gateway now"),
+    Metric("tendril.gateway.replicas", "gauge", "{replica}", "Ready replicas, by `group`"),
     Metric("tendril.signals.episodes", "counter", "{episode}", "Episodes closed, by `outcome`"),
     Metric("tendril.signals.pending", "gauge", "{trace}", "Traces waiting for feedback"),
     Metric("tendril.signals.reward", "histogram", "{reward}", "Reward an episode", REWARDS),
@@ -153,6 +160,26 @@ class Telemetry:
             yield INVALID_SPAN
             return
         with self._tracer.start_as_current_span(name, attributes=attributes) as span:
+            yield span
+
+    @contextmanager
+    def server_span(self, operation: str, model: str, headers: Mapping[str, str]) -> Iterator[Span]:
+        """One request as the GenAI conventions see it: `{operation} {model}`, kind SERVER.
+
+        `headers` may carry the caller's W3C trace context, of which this becomes a part.
+        """
+        if self._tracer is None:
+            yield INVALID_SPAN
+            return
+        parent = TraceContextTextMapPropagator().extract(headers)
+        about = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": "tendril",
+            "gen_ai.request.model": model,
+        }
+        with self._tracer.start_as_current_span(
+            f"{operation} {model}", context=parent, kind=SpanKind.SERVER, attributes=about
+        ) as span:
             yield span
 
     def shutdown(self) -> None:

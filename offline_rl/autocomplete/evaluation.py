@@ -112,7 +112,8 @@ def _file_resamples(files: Sequence[str], seed: int) -> NDArray[np.float64]:
     names, file_of_P = np.unique(np.asarray(files), return_inverse=True)
     rng = np.random.default_rng(seed)
     counts = rng.multinomial(len(names), [1 / len(names)] * len(names), size=NUM_RESAMPLES)
-    return counts[:, file_of_P].astype(np.float64)
+    resamples_RP: NDArray[np.float64] = np.asarray(counts[:, file_of_P], np.float64)
+    return resamples_RP
 
 
 def _ratio(over: NDArray[np.float64], under: NDArray[np.float64]) -> NDArray[np.float64]:

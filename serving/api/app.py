@@ -1,24 +1,52 @@
 """The public HTTP application of a serving node."""
 
-from fastapi import FastAPI
+from typing import Any
 
-from serving.api import completions, errors
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from serving.api import chat, completions, errors
+from serving.door import Door
 from serving.feedback import routes as feedback
+from serving.feedback.cors import add_cors
 from serving.node import ServingNode
 from tendril import __version__
 
 
-def create_app(node: ServingNode) -> FastAPI:
-    """OpenAI routes, feedback and health."""
+def create_app(node: ServingNode, engine_app: ASGIApp | None = None) -> FastAPI:
+    """OpenAI routes, feedback and health; the former from `engine_app` where an engine has its own.
+
+    The door stands before both, so that who may ask for what is decided in one place.
+    """
     app = FastAPI(title="Tendril", version=__version__)
     app.state.node = node
-    app.add_middleware(errors.BodyLimit, max_bytes=node.settings.max_body_bytes)
     errors.install(app)
-    app.include_router(completions.router)
+    app.add_middleware(Door, node=node)
+    app.add_middleware(errors.BodyLimit, max_bytes=node.settings.max_body_bytes)
+    add_cors(app, node.settings)
     app.include_router(feedback.router)
+    if engine_app is None:
+        app.include_router(completions.router)
+        app.include_router(chat.router)
 
     @app.get("/health")
-    async def health() -> dict[str, str]:
-        return {"status": "ok"}
+    async def health() -> dict[str, Any]:
+        """Alive, with what a gateway routes by."""
+        stats = node.engine.stats()
+        return {
+            "status": "ok",
+            "policy_version": stats.policy_version,
+            "num_running": stats.num_running,
+            "num_waiting": stats.num_waiting,
+            "draining": node.draining.is_set(),
+        }
 
+    @app.get("/ready")
+    async def ready() -> dict[str, str]:
+        """503 while this node would refuse a request."""
+        node.admit()
+        return {"status": "ready"}
+
+    if engine_app is not None:
+        app.mount("/", engine_app)
     return app

@@ -1,7 +1,7 @@
 """What happens to a decision when its client hangs up: sampling ends and its slot is free."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -43,10 +43,9 @@ class EventStream(StreamingResponse):
     def __init__(
         self,
         events: AsyncIterator[str],
-        source: AsyncGenerator[str, None],
-        headers: Mapping[str, str],
+        source: AsyncGenerator[Any, None],
     ) -> None:
-        super().__init__(events, headers=headers)
+        super().__init__(events)
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

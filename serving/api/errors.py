@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.engine import EngineBusy
 from serving.spool import SpoolFull
 from tendril.log import LogUnavailable
 
@@ -70,6 +71,19 @@ def invalid(errors: Sequence[ErrorDetails]) -> Refused:
     )
 
 
+def refusal(error: BaseException) -> Refused:
+    """What the client is told of an error from below the API."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, EngineBusy):
+        return Refused(429, "engine_busy", str(error), retry_s=1)
+    if isinstance(error, SpoolFull | LogUnavailable):
+        return Refused(503, "log_unavailable", str(error), retry_s=5)
+    return Refused(
+        500, "internal_error", "the request failed inside the server; its log has the reason"
+    )
+
+
 def install(app: FastAPI) -> None:
     """Turn refusals, validation errors and unknown routes into that shape."""
 
@@ -92,12 +106,11 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(SpoolFull)
     @app.exception_handler(LogUnavailable)
     async def log_away(_: Request, error: Exception) -> JSONResponse:
-        return Refused(503, "log_unavailable", str(error), retry_s=5).response()
+        return refusal(error).response()
 
     @app.exception_handler(500)
     async def failed(_: Request, error: Exception) -> JSONResponse:
-        message = "the request failed inside the server; its log has the reason"
-        return Refused(500, "internal_error", message).response()
+        return refusal(error).response()
 
 
 class BodyLimit:

@@ -6,6 +6,7 @@ Only the command line is parsed here; each command imports what it needs when it
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,13 @@ class State:
     """What the options before the command said."""
 
     config: Path | None = None
+
+
+class Engines(StrEnum):
+    """The engines of `serving.engine`, as choices on the command line."""
+
+    torch = "torch"
+    vllm = "vllm"
 
 
 @app.callback()
@@ -50,12 +58,24 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of users, exploration and learner.")] = 1,
     headless: Annotated[bool, typer.Option("--headless", help="No live view.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the report as JSON.")] = None,
-    users: Annotated[int, typer.Option(min=1, help="People typing at once.")] = 28,
+    users: Annotated[
+        int | None, typer.Option(min=1, help="People typing at once; default: what 2 cores serve.")
+    ] = None,
+    engine: Annotated[Engines, typer.Option(help="What samples.")] = Engines.torch,
 ) -> None:
     """Run the whole loop here: simulated users, learning, gated deltas, hot swaps."""
     from tendril.cli.demo import run_demo
 
-    sys.exit(run_demo(minutes=minutes, seed=seed, headless=headless, report=report, users=users))
+    sys.exit(
+        run_demo(
+            minutes=minutes,
+            seed=seed,
+            headless=headless,
+            report=report,
+            users=users,
+            engine=engine.value,
+        )
+    )
 
 
 @app.command()
@@ -78,6 +98,12 @@ def down() -> None:
 def serve() -> None:
     """Serve the model: OpenAI API, feedback, traces."""
     _run("serve")
+
+
+@app.command()
+def gateway() -> None:
+    """Route requests to the serving replicas: keys, quotas, canary, retries."""
+    _run("gateway")
 
 
 @app.command()
@@ -167,6 +193,41 @@ def doctor(as_json: JsonFlag = False) -> None:
     from tendril.cli.doctor import run_doctor
 
     sys.exit(run_doctor(State.config, as_json=as_json))
+
+
+keys = typer.Typer(help="Make, list and revoke the keys that applications and operators hold.")
+app.add_typer(keys, name="keys", no_args_is_help=True)
+
+
+@keys.command("create")
+def create_key(
+    name: Annotated[str, typer.Argument(help="Of the key: letters, digits, '.', '_', '-'.")],
+    tenant: Annotated[str | None, typer.Option(help="Whose it is; default: its name.")] = None,
+    operator: Annotated[bool, typer.Option("--operator", help="For an operator.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Also the offline lane.")] = False,
+    rpm: Annotated[int | None, typer.Option(min=1, help="Requests a minute.")] = None,
+    tpm: Annotated[int | None, typer.Option(min=1, help="Tokens a minute.")] = None,
+) -> None:
+    """Make a key and print it, this once: only its hash is kept."""
+    from tendril.cli.keys import create
+
+    create(State.config, name, tenant=tenant, operator=operator, offline=offline, rpm=rpm, tpm=tpm)
+
+
+@keys.command("list")
+def list_keys(as_json: JsonFlag = False) -> None:
+    """List keys by name, never by value."""
+    from tendril.cli.keys import print_keys
+
+    print_keys(State.config, as_json=as_json)
+
+
+@keys.command("revoke")
+def revoke_key(name: Annotated[str, typer.Argument(help="As `tendril keys list` says.")]) -> None:
+    """End a key; gateways and nodes see it within a second."""
+    from tendril.cli.keys import revoke
+
+    revoke(State.config, name)
 
 
 def _run(command: str) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import httpx
@@ -21,20 +21,30 @@ from tendril.cli.supervisor import Supervisor, WorkspaceLock
 from tendril.files import write_whole
 from tendril.log import SqliteLog
 from tendril.process import end_on_signals, stop_on_signals
-from tendril.settings import Settings, load_settings
+from tendril.settings import EngineName, Settings, load_settings
 
 EVALUATION_SHARE, MAX_EVALUATION_S = 0.2, 80.0
 """Of the whole time, kept for the evaluation at the end."""
 DRAIN_S = 3.0
 REDRAW_S = 0.5
+USERS: Mapping[EngineName, int] = {"torch": 28, "vllm": 12}
+"""People whose requests two cores serve while the rest of the loop runs on them too."""
 REST = ("signals", "agent", "ship", "learn", "console")
 
 
-def run_demo(*, minutes: float, seed: int, headless: bool, report: Path | None, users: int) -> int:
+def run_demo(
+    *,
+    minutes: float,
+    seed: int,
+    headless: bool,
+    report: Path | None,
+    users: int | None,
+    engine: EngineName,
+) -> int:
     """Run, watch, evaluate, report; 0 where the loop did its work without a failed request."""
     started_at = time.time()
     workspace = demo_folder()
-    config = prepare(workspace, seed)
+    config = prepare(workspace, seed, engine)
     settings = load_settings(config)
     lock = WorkspaceLock(workspace)
     lock.acquire()
@@ -44,7 +54,7 @@ def run_demo(*, minutes: float, seed: int, headless: bool, report: Path | None, 
     ends_at = started_at + 60 * minutes - min(MAX_EVALUATION_S, EVALUATION_SHARE * 60 * minutes)
     watch = Watch(settings, headless=headless, started_at=started_at, ends_at=ends_at)
     try:
-        start(supervisor, config, settings, users, seed, stop)
+        start(supervisor, config, settings, users or USERS[engine], seed, stop)
         watch.until(lambda: stop.is_set() or time.time() >= ends_at, supervisor)
         supervisor.end("users")
         drained_at = time.time() + DRAIN_S

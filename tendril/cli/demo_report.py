@@ -20,8 +20,8 @@ from offline_rl.autocomplete.evaluation import (
     summary,
 )
 from offline_rl.autocomplete.users import TEMPERATURE
-from serving.api.text import SampledText, TextCodec
 from serving.engine import EngineRequest
+from serving.text import SampledText, TextCodec
 from serving.torch_engine.engine import TorchEngine
 from shipper.staging import from_snapshot
 from shipper.store import WeightStore

@@ -13,7 +13,7 @@ from tendril.cli.deployment import check_workspace
 from tendril.cli.doctor import port_is_free
 from tendril.cli.supervisor import WorkspaceLock
 from tendril.files import write_whole
-from tendril.settings import load_settings
+from tendril.settings import EngineName, load_settings
 
 MARKER = "demo"
 KEPT = (MARKER, "supervisor.lock", ".writable")
@@ -28,7 +28,7 @@ class NotADemoFolder(FileExistsError):
     """The folder holds something that the demo did not make, and must not delete."""
 
 
-def prepare(workspace: Path, seed: int) -> Path:
+def prepare(workspace: Path, seed: int, engine: EngineName = "torch") -> Path:
     """An empty workspace with `tendril.toml` in it; returns that file.
 
     Raises `AlreadyRunning`, `NotADemoFolder`, or `WorkspaceUnwritable` with the cure.
@@ -45,7 +45,7 @@ def prepare(workspace: Path, seed: int) -> Path:
     write_whole(workspace / MARKER, b"made by `tendril demo`, which may delete this folder\n")
     ports = {name: free_port(port) for name, port in PORTS.items()}
     config = workspace / "tendril.toml"
-    write_whole(config, tomli_w.dumps(demo_settings(workspace, seed, ports)).encode())
+    write_whole(config, tomli_w.dumps(demo_settings(workspace, seed, ports, engine)).encode())
     return config
 
 
@@ -71,11 +71,14 @@ def _clear(workspace: Path) -> None:
             entry.unlink()
 
 
-def demo_settings(workspace: Path, seed: int, ports: dict[str, int]) -> dict[str, Any]:
+def demo_settings(
+    workspace: Path, seed: int, ports: dict[str, int], engine: EngineName = "torch"
+) -> dict[str, Any]:
     """What differs from the defaults, and why it may here: minutes instead of hours."""
     return {
         "workspace": str(workspace.absolute()),
         "serving": {
+            "engine": engine,
             "port": ports["port"],
             "admin_port": ports["admin_port"],
             "seed": seed,

@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from serving.key_file import KeyRefused
 from shipper.shipping import ShipRefused
 from shipper.store import PointerMoved, UnknownVersion
 from tendril.cli.supervisor import AlreadyRunning, CannotStart
@@ -13,8 +14,8 @@ from tendril.log import LogUnavailable
 from tendril.settings import InvalidSettings
 
 EXPECTED = (
-    AlreadyRunning, CannotStart, InvalidSettings, LogUnavailable, PointerMoved, ShipRefused,
-    UnknownVersion, WorkspaceUnwritable,
+    AlreadyRunning, CannotStart, InvalidSettings, KeyRefused, LogUnavailable, PointerMoved,
+    ShipRefused, UnknownVersion, WorkspaceUnwritable,
 )  # fmt: skip
 
 

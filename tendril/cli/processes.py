@@ -9,6 +9,7 @@ from tendril.settings import load_settings
 
 MODULES: Mapping[str, str] = {
     "serve": "serving.process",
+    "gateway": "serving.gateway.process",
     "signals": "signals.process",
     "learn": "learner.process",
     "ship": "shipper.process",

@@ -40,7 +40,9 @@ from tendril.records.trace import (
     Latency,
     PolicySpan,
     Route,
+    RoutedExperts,
     Sampling,
+    ToolCall,
     Trace,
 )
 
@@ -66,9 +68,11 @@ __all__ = [
     "Release",
     "ReleaseState",
     "Route",
+    "RoutedExperts",
     "Sampling",
     "Segment",
     "StoredFile",
+    "ToolCall",
     "Trace",
     "decode",
     "encode",

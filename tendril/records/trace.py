@@ -8,7 +8,9 @@ from tendril.records.base import Record
 
 Lane = Literal["online", "offline"]
 Route = Literal["chat", "completion", "suggestion"]
-FinishReason = Literal["stop", "length", "tool_calls", "cancelled_by_client", "error"]
+FinishReason = Literal[
+    "stop", "length", "tool_calls", "cancelled_by_client", "interrupted", "error"
+]
 
 
 class PolicySpan(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +26,9 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float
     max_tokens: int
     top_p: float = 1.0
+    top_k: int = 0
+    """0: all tokens."""
+    min_p: float = 0.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
 
@@ -47,6 +52,24 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     total_s: float
 
 
+class RoutedExperts(msgspec.Struct, frozen=True, kw_only=True):
+    """Experts that a mixture-of-experts model chose, for replay in the learner."""
+
+    shape: tuple[int, int, int]
+    """(tokens, layers, experts chosen a token)."""
+    ids: bytes
+    """Little-endian int16, C order."""
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a tool that the model wrote, or meant to."""
+
+    name: str | None
+    """None where it could not be read; what was written was then shown as content."""
+    valid: bool
+    """Well formed, of a tool that was offered."""
+
+
 class Trace(Record, frozen=True, kw_only=True):
     """One served decision, silence included, with all that is needed to score it again."""
 
@@ -54,6 +77,12 @@ class Trace(Record, frozen=True, kw_only=True):
     trace_id: str
     session_id: str
     session_origin: Literal["given", "inferred"]
+    turn: int = 0
+    """Index of the trace in its session, as far as the node saw."""
+    previous_trace_id: str | None = None
+    """The turn before this one; None for a first turn, or where it is not known."""
+    choice: int = 0
+    """Which of the request's choices this is; trace ids of one request differ only by it."""
     tenant: str
     user_key: str
     """Keyed hash of the user, see `tendril.ids.user_key`."""
@@ -80,6 +109,13 @@ class Trace(Record, frozen=True, kw_only=True):
     propensity: float = 1.0
     """Probability of `arm` for this user."""
     train_consent: bool = True
+    content_consent: bool = False
+    """Whether the words themselves may be kept in the lake."""
+    chat_template_digest: str | None = None
+    harness_digest: str | None = None
+    """Of the prompts and tools around the model, where the application names it."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    routed_experts: RoutedExperts | None = None
     untrainable: str | None = None
     """Why the learner must not use it (for example a sampler it cannot renormalise), or None."""
 

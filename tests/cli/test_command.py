@@ -152,7 +152,8 @@ def test_down_without_a_supervisor_is_done(tmp_path: Path) -> None:
 def test_up_runs_until_down_and_refuses_a_second_one(tmp_path: Path) -> None:
     variables = {
         "TENDRIL_SERVING__PORT": "0", "TENDRIL_SERVING__ADMIN_PORT": "0",
-        "TENDRIL_CONSOLE__PORT": "0", "TENDRIL_WORKSPACE": str(tmp_path / "w"),
+        "TENDRIL_CONSOLE__PORT": "0", "TENDRIL_GATEWAY__PORT": "0",
+        "TENDRIL_WORKSPACE": str(tmp_path / "w"),
     }  # fmt: skip
     command = [sys.executable, "-m", "tendril.cli", "up"]
     with subprocess.Popen(
@@ -162,7 +163,7 @@ def test_up_runs_until_down_and_refuses_a_second_one(tmp_path: Path) -> None:
         assert up.stdout.readline().startswith("serving on http://127.0.0.1:0/v1")
         children = json.loads((tmp_path / "w/processes.json").read_bytes())["children"]
         assert [child["name"] for child in children] == [
-            "serve", "signals", "learn", "ship", "agent", "console",
+            "serve", "gateway", "signals", "learn", "ship", "agent", "console",
         ]  # fmt: skip
         second = _tendril(tmp_path, "up", **variables)
         assert second.returncode == 1

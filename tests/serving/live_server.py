@@ -114,7 +114,7 @@ def stream_body(**overrides: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def serving(settings: Settings) -> Iterator[LiveServer]:
+def serving(settings: Settings, patience_s: float = 20) -> Iterator[LiveServer]:
     """Run the process until the block ends; its last ledger must balance."""
     stop, failure = threading.Event(), list[BaseException]()
 
@@ -128,7 +128,7 @@ def serving(settings: Settings) -> Iterator[LiveServer]:
     thread.start()
     server = LiveServer(settings)
     try:
-        _wait_up(server, failure)
+        _wait_up(server, failure, patience_s)
         yield server
     finally:
         stop.set()
@@ -142,8 +142,8 @@ def serving(settings: Settings) -> Iterator[LiveServer]:
     assert {kind: ledger.outcomes[kind]["logged"] for kind in logged} == logged
 
 
-def _wait_up(server: LiveServer, failure: list[BaseException]) -> None:
-    for _ in range(1000):
+def _wait_up(server: LiveServer, failure: list[BaseException], patience_s: float) -> None:
+    for _ in range(int(50 * patience_s)):
         assert not failure, failure
         with contextlib.suppress(httpx.TransportError):
             server.admin.get("/admin/status")

@@ -15,8 +15,10 @@ import httpx
 import pytest
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from serving.build import report
+from serving.http_server import bound_socket
 from serving.keys import load_or_create
-from serving.process import bound_socket, report, run
+from serving.process import run
 from tendril import telemetry
 from tendril.files import WorkspaceUnwritable
 from tendril.log import LogUnavailable
@@ -34,7 +36,7 @@ def test_a_taken_port_ends_the_process_in_words(
     port = getattr(settings.serving, taken)
     with (
         socket.create_server(("127.0.0.1", port)),
-        pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{port}.*others"),
+        pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{port}.*to another"),
     ):
         run(settings, threading.Event())
 
@@ -56,9 +58,9 @@ def test_every_decision_is_counted_and_timed() -> None:
 
 
 def test_a_port_is_free_again_at_once() -> None:
-    with bound_socket("127.0.0.1", 0) as first:
+    with bound_socket("127.0.0.1", 0, "serving.port") as first:
         port = first.getsockname()[1]
-    bound_socket("127.0.0.1", port).close()
+    bound_socket("127.0.0.1", port, "serving.port").close()
 
 
 def test_a_workspace_that_cannot_be_written_is_refused_with_path_and_cure(

@@ -1,12 +1,13 @@
 """Starting when what was served last is damaged: it serves, so that the agent can mend it."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from serving.process import load_engine
+from serving.build import load_engine
 from tendril.settings import Settings
 from tests.serving.live_server import make_settings
 from tests.serving.small_model import write_model, write_tokenizer
@@ -33,7 +34,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def _started_version(settings: Settings) -> int:
-    engine, _ = load_engine(settings)
+    engine, _ = asyncio.run(load_engine(settings))
     engine.close()
     return engine.stats().policy_version
 
@@ -59,4 +60,4 @@ def test_a_damaged_first_checkpoint_is_an_error(settings: Settings) -> None:
     _lose(settings.serving.checkpoint / "model.safetensors")
     _lose(settings.path(settings.shipping.node_folder) / "current.json")
     with pytest.raises(OSError, match=r"model\.safetensors"):
-        load_engine(settings)
+        asyncio.run(load_engine(settings))

@@ -34,18 +34,29 @@ LESS_DEEP = '{"a":' * 400 + "1" + "}" * 400
         ({"prompt": [5, 300]}, 400, ("prompt: expected token ids below", "got 300")),
         ({"prompt": [5, 10**30]}, 400, ("prompt",)),
         ({"prompt": [5, -1]}, 400, ("prompt", "got -1")),
-        ({"prompt": [[5], [6]]}, 400, ("prompt",)),
+        ({"prompt": [[5], []]}, 400, ("prompt: expected 1 to 128 tokens", "got 0")),
+        ({"prompt": [[5], "a"]}, 400, ("prompt",)),
+        ({"prompt": ["a"] * 65}, 400, ("prompt: expected at most 64 completions", "got 65")),
         ({"prompt": None}, 400, ("prompt",)),
         ({"prompt": "\ud800"}, 400, ("prompt",)),
         ({"temperature": -0.1}, 400, ("temperature", "got -0.1")),
         ({"temperature": 99}, 400, ("temperature", "got 99")),
         ({"top_p": 0}, 400, ("top_p", "got 0")),
         ({"seed": 2**63}, 400, ("seed",)),
-        ({"n": 2}, 400, ("n:", "got 2")),
-        ({"echo": True}, 400, ("echo", "got True")),
-        ({"logprobs": 50}, 400, ("logprobs", "got 50")),
+        ({"n": 9}, 400, ("n:", "got 9")),
+        ({"n": 0}, 400, ("n:", "got 0")),
+        ({"best_of": 2}, 400, ("best_of", "got 2")),
+        ({"echo": True, "logprobs": 0}, 400, ("echo", "a prompt is not scored")),
+        ({"logprobs": 6}, 400, ("logprobs", "got 6")),
+        ({"suffix": "b"}, 400, ("suffix: expected a model with fill-in-the-middle tokens",)),
+        ({"presence_penalty": 0.5}, 400, ("presence_penalty", "vLLM", "got 0.5")),
+        ({"logit_bias": {"5": 1}}, 400, ("logit_bias", "vLLM")),
+        ({"stream_options": {}}, 400, ("stream_options", "stream: true")),
+        ({"top_k": -2}, 400, ("top_k", "got -2")),
+        ({"min_p": 1.5}, 400, ("min_p", "got 1.5")),
         ({"stop": ["a"] * 5}, 400, ("stop",)),
         ({"stop": [""]}, 400, ("stop",)),
+        ({"stop": "s" * 513}, 400, ("stop",)),
         ({"stop": 7}, 400, ("stop",)),
         ({"user": "u" * 129}, 400, ("user",)),
         ({"user": "\udfff"}, 400, ("user",)),
@@ -63,7 +74,56 @@ def test_a_completion_that_cannot_be_is_refused_in_words(
     assert_refused(response, status, *words)
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/feedback"])
+HELLO = {"role": "user", "content": "hello"}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        ({"model": "gpt-9"}, 404, ("model: expected 'tendril'",)),
+        ({"messages": []}, 400, ("messages",)),
+        ({"messages": None}, 400, ("messages",)),
+        ({"messages": [{"role": "king", "content": "a"}]}, 400, ("messages.0", "role")),
+        ({"messages": [{"role": "user"}]}, 400, ("messages.0.user.content",)),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, 400, ("nothing but text",)),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, 400, ("messages.0",)),
+        ({"messages": [HELLO] * 50}, 400, ("messages: expected 1 to 128 tokens", "got ")),
+        ({"max_tokens": 0}, 400, ("max_tokens", "got 0")),
+        ({"max_completion_tokens": 128}, 400, ("expected 1 to 128 tokens", "+ 128")),
+        ({"top_logprobs": 3}, 400, ("top_logprobs: expected only with logprobs",)),
+        ({"logprobs": True, "top_logprobs": 21}, 400, ("top_logprobs", "got 21")),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, 400, ("vLLM",)),
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, 400, ("tools.0.type",)),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, 400, ("tools.0",)),
+        ({"tool_choice": "auto"}, 400, ("tool_choice: expected only with tools",)),
+        ({"tools": [TOOL], "tool_choice": "any"}, 400, ("tool_choice",)),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, 400,
+         ("tool_choice: expected one of ['f'], got 'g'",)),
+        ({"functions": [{"name": "f"}]}, 400, ("expected their successors, tools",)),
+        ({"frequency_penalty": 1}, 400, ("frequency_penalty", "vLLM")),
+        ({"modalities": ["text", "audio"]}, 400, ("modalities",)),
+    ],
+)  # fmt: skip
+def test_a_chat_that_cannot_be_is_refused_in_words(
+    server: LiveServer, change: dict[str, Any], status: int, words: tuple[str, ...]
+) -> None:
+    body = {"model": "tendril", "messages": [HELLO], "max_tokens": 3} | change
+    assert_refused(post_json(server, "/v1/chat/completions", body), status, *words)
+
+
+def test_fields_that_change_no_token_are_ignored(server: LiveServer) -> None:
+    ignored = {
+        "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "reasoning_effort": "low",
+        "prompt_cache_key": "k", "stop": None, "temperature": None, "logit_bias": None,
+    }  # fmt: skip
+    body = {"model": "tendril", "messages": [HELLO], "max_tokens": 3} | ignored
+    reply = post_json(server, "/v1/chat/completions", body)
+    assert reply.status_code == 200, reply.text
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/feedback"])
 @pytest.mark.parametrize(
     "content",
     ["{", "", "[]", "[1]", "null", "7", '"text"', "{}", '{"model": NaN}', DEEP[:60_000], LESS_DEEP,
@@ -158,6 +218,40 @@ completions = st.fixed_dictionaries(
         name: value | anything for name, value in likely.items() if name not in ("model", "prompt")
     },
 )
+
+
+chats = st.fixed_dictionaries(
+    {
+        "model": likely["model"],
+        "messages": st.lists(
+            st.fixed_dictionaries(
+                {"role": st.sampled_from(["system", "user", "assistant", "tool"])},
+                optional={"content": st.text(max_size=5) | anything, "tool_calls": anything,
+                          "tool_call_id": st.text(max_size=2)},
+            ),
+            max_size=3,
+        ) | anything,
+    },
+    optional={name: likely[name] | anything for name in ("stream", "stop", "temperature")}
+    | {
+        "max_tokens": st.integers(1, 3),
+        "n": st.integers(0, 3),
+        "tools": st.just([TOOL]) | anything,
+        "tool_choice": st.sampled_from(["none", "auto", "required"]) | anything,
+        "logprobs": st.booleans(),
+        "top_logprobs": st.integers(0, 3),
+        "response_format": anything,
+    },
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(body=chats)
+def test_no_chat_body_makes_a_server_error(server: LiveServer, body: Any) -> None:
+    response = post_json(server, "/v1/chat/completions", body)
+    assert response.status_code in (200, 400, 404), response.text
+    if response.status_code != 200:
+        assert response.json()["error"]["message"]
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from serving.api.app import create_app
-from serving.process import build_node
+from serving.build import build_node, load_engine
 from tendril.log import LogUnavailable, MemoryLog
 from tendril.records import Trace
 from tests.serving.live_server import (
@@ -79,6 +79,12 @@ def test_almost_zero_temperature_is_greedy(server: LiveServer) -> None:
     assert (trace.sampling.temperature, trace.untrainable) == (0.0, "greedy")
 
 
+def test_almost_zero_top_p_leaves_the_best_token(server: LiveServer) -> None:
+    narrow, greedy = server.complete(temperature=1, top_p=5e-324), server.complete()
+    assert narrow.status_code == 200, narrow.text
+    assert narrow.json()["choices"][0]["text"] == greedy.json()["choices"][0]["text"]
+
+
 def test_a_client_that_hangs_up_leaves_the_tokens_so_far(server: LiveServer) -> None:
     with server.http.stream("POST", "/v1/completions", json=stream_body()) as reply:
         trace_id = reply.headers["x-tendril-trace-id"]
@@ -100,10 +106,11 @@ def test_a_client_that_hangs_up_before_its_answer_frees_its_slot(server: LiveSer
         raw.sendall(head + body)
         while not server.admin.get("/admin/status").json()["num_running"]:
             pass
+        server.complete(max_tokens=1)  # sampled and delivered after the other's first token
     server.wait_idle()
     new = server.trace(server.complete().headers["x-tendril-trace-id"])
-    hung_up = [trace for trace in server.records(Trace)[before:] if trace != new]
-    assert [trace.finish_reason for trace in hung_up] == ["cancelled_by_client"]
+    others = [trace for trace in server.records(Trace)[before:] if trace != new]
+    assert [trace.finish_reason for trace in others] == ["length", "cancelled_by_client"]
 
 
 def test_a_swap_in_the_middle_of_a_reply_is_in_its_trace(
@@ -193,7 +200,8 @@ def test_a_full_spool_answers_503_and_samples_nothing(checkpoint: Path, tmp_path
         def append(self, records: Any) -> None:
             raise LogUnavailable("away")
 
-    node = build_node(make_settings(tmp_path, checkpoint, max_spooled=1), Away())
+    settings = make_settings(tmp_path, checkpoint, max_spooled=1)
+    node = build_node(settings, Away(), *asyncio.run(load_engine(settings)))
 
     async def ask() -> tuple[httpx.Response, httpx.Response, httpx.Response]:
         transport = httpx.ASGITransport(create_app(node))

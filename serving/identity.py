@@ -1,0 +1,100 @@
+"""From headers and body of a request to who asks, in which session, and in which experiment."""
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers
+
+from serving.api.errors import Refused
+from serving.context import Caller, ServedRequest
+from serving.history import history_of
+from serving.keys import ApplicationKey, is_internal
+from serving.node import ServingNode
+from tendril.ids import user_key
+from tendril.records import Lane, Route
+
+CHAT_PATHS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
+APPLICATION_PATHS = CHAT_PATHS | {"/v1/completions"}
+MAX_IDENTIFIER = 128
+
+
+def identify(
+    node: ServingNode, key: ApplicationKey, headers: Headers, path: str, body: bytes
+) -> ServedRequest:
+    """The request as the recorder needs it. Raises `Refused` 403 for a lane the key lacks.
+
+    A body that is no JSON object names nobody: the route behind says what is wrong with it.
+    """
+    fields = _fields(body)
+    user = _text(headers.get("x-tendril-user") or fields.get("user")
+                 or fields.get("safety_identifier"))  # fmt: skip
+    caller = Caller(
+        tenant=key.tenant,
+        user_key=user_key(f"{key.tenant}/{user or 'anonymous'}", node.secret),
+        train_consent=headers.get("x-tendril-train-consent", "true").lower() != "false",
+        content_consent=headers.get("x-tendril-content-consent", "false").lower() == "true",
+    )
+    history = history_of(path, fields)
+    given = _text(headers.get("x-tendril-session-id") or _metadata(fields).get("session_id"))
+    session = node.sessions.resolve(caller, given=given, history=history, now=time.monotonic())
+    arm, propensity = _arm(headers, node.secret)
+    return ServedRequest(
+        caller=caller,
+        session=session,
+        route=_route(path, node),
+        lane=_lane(headers, key),
+        arm=arm,
+        propensity=propensity,
+        harness_digest=_text(headers.get("x-tendril-harness")),
+        history=history,
+    )
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        decoded = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return {}
+    return decoded if isinstance(decoded, dict) else {}
+
+
+def _metadata(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    metadata = fields.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    """A usable identifier, or None."""
+    if not isinstance(value, str) or not value:
+        return None
+    return value.encode(errors="replace").decode()[:MAX_IDENTIFIER]
+
+
+def _route(path: str, node: ServingNode) -> Route:
+    if path in CHAT_PATHS:
+        return "chat"
+    return "suggestion" if node.silence_token_id is not None else "completion"
+
+
+def _lane(headers: Headers, key: ApplicationKey) -> Lane:
+    lane = headers.get("x-tendril-lane", "online")
+    if lane not in ("online", "offline") or lane not in key.lanes:
+        allowed = " or ".join(sorted(key.lanes))
+        raise Refused(403, "lane_refused", f"x-tendril-lane: expected {allowed}, got {lane!r:.40}")
+    return "offline" if lane == "offline" else "online"
+
+
+def _arm(headers: Headers, secret: bytes) -> tuple[str, float]:
+    """The experiment's arm, which only a gateway of ours may name."""
+    if not is_internal(headers.get("x-tendril-gateway", ""), secret):
+        return "live", 1.0
+    try:
+        propensity = float(headers.get("x-tendril-propensity", "1"))
+    except ValueError:
+        propensity = math.nan
+    if not 0 < propensity <= 1:
+        return "live", 1.0
+    return headers.get("x-tendril-arm", "live")[:MAX_IDENTIFIER], propensity
