@@ -10,6 +10,7 @@ from serving.engine import Engine
 from tests.serving.engines import ENGINES, Start
 from tests.serving.live_server import LiveServer, make_settings, serving
 from tests.serving.small_model import Reference, write_model
+from tests.serving.vllm_engine.shared import close_shared
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +30,13 @@ def reference(checkpoint: Path) -> Reference:
     return Reference(checkpoint)
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(scope="session", autouse=True)
+def _shared_engines() -> Iterator[None]:
+    yield
+    close_shared()
+
+
+@pytest.fixture(params=["torch", pytest.param("vllm", marks=pytest.mark.vllm)])
 def start(request: pytest.FixtureRequest, checkpoint: Path) -> Iterator[Start]:
     """Starts engines on the checkpoint (or `folder`), and stops them after the test."""
     started: list[Engine] = []

@@ -12,8 +12,9 @@ from tests.serving.small_model import (
     make_engine,
     token_ids,
 )
+from tests.serving.vllm_engine.shared import Borrowed
 
-ENGINES: dict[str, Callable[..., Engine]] = {"torch": make_engine}
+ENGINES: dict[str, Callable[..., Engine]] = {"torch": make_engine, "vllm": Borrowed}
 Start = Callable[..., Engine]
 TOLERANCE = 1e-4
 

@@ -1,0 +1,243 @@
+"""The production engine: vLLM's asynchronous engine, with weights that change in place.
+
+Sampling runs on one event loop, the serving process's. `stream` is the one way in: it isolates
+prefix caches by policy version, holds new requests while weights change, and hands every output,
+the last one of an aborted request included, to whoever records.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vllm import SamplingParams, TokensPrompt
+from vllm.outputs import RequestOutput
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.output_processor import RequestOutputCollector
+
+from serving.engine import EngineBusy, EngineRequest, EngineStats, SampledToken, SwapResult
+from serving.vllm_engine.outputs import sampled_tokens
+from serving.vllm_engine.silence import SilenceTable
+from serving.vllm_engine.weights import LiveWeights
+from tendril.ids import new_id
+from tendril.records import Lane
+
+PRIORITIES: Mapping[Lane, int] = {"online": 0, "offline": 1}
+"""Lower goes first, and is what vLLM sets others back for; their tokens are kept."""
+
+
+class Limits(NamedTuple):
+    """Requests at once, and how many may wait in each lane."""
+
+    max_running: int
+    lent_slots: int
+    max_waiting: int
+
+    def slots(self, lane: Lane) -> int:
+        return self.max_running if lane == "online" else self.lent_slots
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One request inside the engine."""
+
+    collector: RequestOutputCollector
+    restart: bool = False
+    """Its prompt is to be computed again, under the weights that came meanwhile."""
+
+
+class VllmEngine:
+    """See `Engine`, which this implements. Make it, and call `start`, on the loop that serves."""
+
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        weights: LiveWeights,
+        limits: Limits,
+        silence: SilenceTable | None = None,
+    ) -> None:
+        self.llm, self.weights, self.silence = llm, weights, silence
+        self._limits = limits
+        self._lent = asyncio.Semaphore(limits.lent_slots)
+        self._num_inside: dict[Lane, int] = {"online": 0, "offline": 0}
+        self._runs: set[_Run] = set()
+
+    @property
+    def silence_ids(self) -> list[int]:
+        """Tokens that end a reply beside the model's own end of text."""
+        return [self.silence.token_id] if self.silence else []
+
+    async def start(self) -> None:
+        """Learn where the weights lie, and pay for what the first request would wait for."""
+        await self.weights.start()
+        params = SamplingParams(max_tokens=2, logprobs=1)
+        async for _ in self.stream(TokensPrompt(prompt_token_ids=[0]), params, "warm-up"):
+            pass
+
+    async def stream(
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        request_id: str,
+        *,
+        lane: Lane = "online",
+        on_output: Callable[[RequestOutput], None] = lambda _: None,
+        **options: Any,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Outputs as vLLM makes them; `on_output` sees each first, also what an abort left.
+
+        `prompt` is a rendered prompt or `TokensPrompt`; `options` go to `AsyncLLM.add_request`.
+        """
+        async with self._place(lane):
+            while True:
+                await self.weights.is_open.wait()
+                run = _Run(
+                    await self.llm.add_request(
+                        request_id,
+                        self._salted(prompt),
+                        params,
+                        **{**options, "priority": PRIORITIES[lane]},
+                    )
+                )
+                async with contextlib.aclosing(self._outputs(run, on_output)) as outputs:
+                    async for output in outputs:
+                        yield output
+                if not run.restart:
+                    return
+
+    @contextlib.asynccontextmanager
+    async def _place(self, lane: Lane) -> AsyncIterator[None]:
+        """Counts the request; an offline one waits for a lent slot, online ones queue in vLLM."""
+        self._num_inside[lane] += 1
+        try:
+            if lane == "online":
+                yield
+                return
+            async with self._lent:
+                yield
+        finally:
+            self._num_inside[lane] -= 1
+
+    async def _outputs(
+        self, run: _Run, on_output: Callable[[RequestOutput], None]
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """What comes out, until the end, or until `run` is to be started again."""
+        collector = run.collector
+        self._runs.add(run)
+        try:
+            finished = False
+            while not finished:
+                output = collector.get_nowait() or await collector.get()
+                if run.restart:
+                    return
+                finished = output.finished
+                on_output(output)
+                yield output
+        except (asyncio.CancelledError, GeneratorExit):
+            await self.llm.abort(collector.request_id, internal=True)
+            if (last := collector.get_nowait()) is not None and not run.restart:
+                on_output(last)
+            raise
+        finally:
+            self._runs.discard(run)
+            collector.close()
+
+    def _salted(self, prompt: Any) -> Any:
+        """Blocks that other weights computed are never reused for this prompt."""
+        salt = f"{prompt.get('cache_salt') or ''}/policy-{self.weights.policy_version}"
+        return {**prompt, "cache_salt": salt}
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[SampledToken, None]:
+        """See `Engine.generate`."""
+        self._check(request)
+        slot = self.silence.take(request.forbid_silence) if self.silence else None
+        params = SamplingParams(
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            min_p=request.min_p,
+            seed=request.seed,
+            stop_token_ids=[*request.stop_token_ids, *self.silence_ids],
+            logprobs=request.num_top_logprobs,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+            extra_args=slot.arguments if slot else None,
+        )
+        prompt = TokensPrompt(prompt_token_ids=list(request.prompt_token_ids))
+        outputs = self.stream(prompt, params, new_id(), lane=request.lane)
+        is_first = True
+        try:
+            async for output in outputs:
+                tokens = sampled_tokens(output.outputs[0], request.num_top_logprobs)
+                if is_first and slot:
+                    tokens = slot.corrected(tokens)
+                is_first = False
+                for token in tokens:
+                    yield token._replace(policy_version=self.weights.policy_version)
+        finally:
+            await outputs.aclose()
+            if slot:
+                slot.close()
+
+    def check_room(self, lane: Lane) -> None:
+        """See `Engine.check_room`."""
+        slots = self._limits.slots(lane)
+        if not slots:
+            raise EngineBusy("no slots are lent to offline requests")
+        waiting = self._num_inside[lane] - slots
+        if waiting >= self._limits.max_waiting:
+            raise EngineBusy(f"{waiting} requests wait, limit {self._limits.max_waiting}")
+
+    def _check(self, request: EngineRequest) -> None:
+        prompt, config = request.prompt_token_ids, self.llm.model_config
+        capacity, vocabulary = config.max_model_len, config.get_vocab_size()
+        if not prompt or len(prompt) + request.max_tokens > capacity:
+            raise ValueError(
+                f"prompt and max_tokens: expected 1 to {capacity} tokens together, "
+                f"got {len(prompt)} + {request.max_tokens}"
+            )
+        if min(prompt) < 0 or max(prompt) >= vocabulary:
+            raise ValueError(
+                f"prompt: expected token ids from 0 to {vocabulary - 1}, "
+                f"got {min(prompt)} to {max(prompt)}"
+            )
+
+    def stage(self, policy_version: int, folder: Path) -> str:
+        """See `Engine.stage`."""
+        return self.weights.stage(policy_version, folder)
+
+    def swap(self, policy_version: int) -> SwapResult:
+        """See `Engine.swap`."""
+        return self.weights.swap(policy_version, self._restart_unstarted)
+
+    async def _restart_unstarted(self) -> None:
+        """While paused: what has not sampled yet is computed from the start under new weights.
+
+        Its blocks carry the old version's salt, so a stale prefix could still be found for it.
+        """
+        states = self.llm.output_processor.request_states.values()
+        started = {id(state.queue) for state in states if not state.is_prefilling}
+        for run in [run for run in self._runs if id(run.collector) not in started]:
+            run.restart = True
+            await self.llm.abort(run.collector.request_id, internal=True)
+
+    def stats(self) -> EngineStats:
+        """See `Engine.stats`."""
+        running = {
+            lane: min(inside, self._limits.slots(lane)) for lane, inside in self._num_inside.items()
+        }
+        num_running = sum(running.values())
+        waiting = sum(self._num_inside.values()) - num_running
+        return EngineStats(self.weights.policy_version, self.weights.digest, num_running, waiting)
+
+    def check(self) -> None:
+        """See `Engine.check`."""
+        if self.llm.errored:
+            raise self.llm.dead_error
+
+    def close(self) -> None:
+        self.llm.shutdown()

@@ -1,0 +1,239 @@
+"""The recorder's seat inside vLLM: an engine client that sees what was sampled, below its API.
+
+vLLM's own OpenAI server runs on it as on any engine client. Whatever that server asks for, the
+requests that reach the engine here also bring log-probs, and each choice leaves a trace.
+"""
+
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from vllm import SamplingParams
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import RequestOutputKind
+
+from serving.context import ServedRequest, served_request
+from serving.engine import SampledToken
+from serving.node import ServingNode
+from serving.recorder import Decision
+from serving.text import SampledText, TextCodec
+from serving.vllm_engine.engine import VllmEngine
+from serving.vllm_engine.outputs import sampled_tokens
+from serving.vllm_engine.silence import ARGUMENT, SilenceSlot
+from tendril.records import FinishReason, RoutedExperts, Sampling
+
+FINISH_REASONS: dict[str, FinishReason] = {
+    "stop": "stop", "length": "length", "abort": "cancelled_by_client", "error": "error",
+}  # fmt: skip
+
+
+class RecordingClient:
+    """What vLLM's server takes for its engine: all of it, with `generate` recorded."""
+
+    def __init__(self, engine: VllmEngine, node: ServingNode, chat_template_digest: str) -> None:
+        self._engine, self._node = engine, node
+        self._chat_template_digest = chat_template_digest
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine.llm, name)
+
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """As vLLM's, and a trace for every choice, durable before the last output is handed on."""
+        request = served_request.get()
+        recording = self._recording(request, sampling_params)
+        params = recording.prepared(sampling_params, self._engine.silence_ids)
+        outputs = self._engine.stream(
+            prompt,
+            params,
+            request_id,
+            lane=request.lane,
+            on_output=recording.add,
+            **{name: value for name, value in options.items() if name != "priority"},
+        )
+        try:
+            async for output in outputs:
+                if recording.ended:
+                    self._finish(recording)
+                yield output
+        except Exception:
+            recording.failed = True
+            raise
+        finally:
+            await outputs.aclose()
+            self._finish(recording)
+
+    def _recording(self, request: ServedRequest, params: SamplingParams) -> "Recording":
+        node, silence = self._node, self._engine.silence
+        explores = request.route == "suggestion" and silence is not None
+        share = node.settings.explore_share if explores else 0.0
+        forced = node.random.random() < share
+        return Recording(
+            request=request,
+            model=node.settings.model_name,
+            codec=node.codec,
+            share=share,
+            forced=forced,
+            slot=silence.take(forced) if explores and silence else None,
+            policy_version=self._engine.weights.policy_version,
+            chat_template_digest=self._chat_template_digest if request.route == "chat" else None,
+            choices=[next(request.choices) for _ in range(params.n)],
+        )
+
+    def _finish(self, recording: "Recording") -> None:
+        for decision in recording.take_decisions():
+            self._node.recorder.finish(decision)
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """One request of the engine while it is sampled: `n` choices of one prompt."""
+
+    request: ServedRequest
+    model: str
+    codec: TextCodec
+    share: float
+    forced: bool
+    slot: SilenceSlot | None
+    policy_version: int
+    """When the request came; the outputs name the versions that sampled."""
+    choices: list[int]
+    chat_template_digest: str | None = None
+    failed: bool = False
+    params: SamplingParams | None = None
+    prompt_token_ids: tuple[int, ...] = ()
+    last: dict[int, CompletionOutput] = field(default_factory=dict)
+    tokens: dict[int, list[SampledToken]] = field(default_factory=dict)
+    first_token_at: float | None = None
+    queue_s: float | None = None
+    ended: bool = False
+    taken: bool = False
+
+    def prepared(self, params: SamplingParams, silence_ids: list[int]) -> SamplingParams:
+        """The parameters to sample with: the client's, with log-probs and silence."""
+        self.params = params
+        prepared = params.clone()
+        prepared.logprobs = 0 if params.logprobs is None else params.logprobs
+        if self.request.route == "suggestion" and silence_ids:
+            prepared.stop_token_ids = [*(params.stop_token_ids or []), *silence_ids]
+            prepared._all_stop_token_ids = {*params._all_stop_token_ids, *silence_ids}
+        arguments = {k: v for k, v in (params.extra_args or {}).items() if k != ARGUMENT}
+        prepared.extra_args = arguments | (self.slot.arguments if self.slot else {})
+        return prepared
+
+    def add(self, output: RequestOutput) -> None:
+        """Keep what `output` adds; cheap, as it runs for every token that is streamed."""
+        if self.taken:
+            return
+        if self.first_token_at is None and any(o.token_ids for o in output.outputs):
+            self._note_first(output)
+        assert self.params is not None  # `prepared` came first
+        for choice in output.outputs:
+            tokens = sampled_tokens(choice, policy_version=self.policy_version)
+            if self.params.output_kind == RequestOutputKind.DELTA:
+                self.tokens.setdefault(choice.index, []).extend(tokens)
+            else:
+                self.tokens[choice.index] = tokens
+            self.last[choice.index] = choice
+        self.ended = output.finished
+
+    def _note_first(self, output: RequestOutput) -> None:
+        self.first_token_at = time.time()
+        self.prompt_token_ids = tuple(output.prompt_token_ids or ())
+        if (stats := output.metrics) is not None and stats.first_token_ts:
+            self.first_token_at = stats.arrival_time + stats.first_token_latency
+            self.queue_s = max(0.0, stats.scheduled_ts - stats.queued_ts)
+        if self.request.policy_version is None:
+            self.request.policy_version = self.policy_version
+            self.request.first_token_at = self.first_token_at
+
+    def take_decisions(self) -> list[Decision]:
+        """What was decided, once: one decision a choice."""
+        if self.taken:
+            return []
+        self.taken = True
+        if self.slot is not None:
+            self.tokens = {i: self.slot.corrected(t) for i, t in self.tokens.items()}
+            self.slot.close()
+        return [self._decision(index, tokens) for index, tokens in sorted(self.tokens.items())]
+
+    def _decision(self, index: int, tokens: list[SampledToken]) -> Decision:
+        assert self.params is not None  # nothing is sampled before `prepared`
+        last, params = self.last[index], self.params
+        stop = () if params.include_stop_str_in_output else tuple(params.stop or ())
+        text = SampledText(self.codec, stop)
+        tokens = _versioned(tokens, last)
+        for token in tokens:
+            text.add(token.token_id, is_last=token is tokens[-1])
+        if tokens and self.queue_s is not None:
+            tokens[0] = tokens[0]._replace(queue_s=self.queue_s)
+        reason = FINISH_REASONS.get(last.finish_reason or "abort", "stop")
+        return Decision(
+            request=self.request,
+            choice=self.choices[index],
+            model=self.model,
+            prompt_token_ids=self.prompt_token_ids,
+            sampling=sampling_of(params),
+            text=text,
+            exploration_share=self.share,
+            forced=self.forced,
+            untrainable=masked_by(params),
+            chat_template_digest=self.chat_template_digest,
+            tokens=tokens,
+            finish_reason="error" if self.failed else reason,
+            first_token_at=self.first_token_at,
+            routed_experts=routed_experts(last),
+        )
+
+
+def _versioned(tokens: list[SampledToken], last: CompletionOutput) -> list[SampledToken]:
+    """Tokens with the versions that the final output names for all of them."""
+    tokens = list(tokens)
+    for span in last.weight_versions or []:
+        for i in range(span.start, min(span.end, len(tokens))):
+            tokens[i] = tokens[i]._replace(policy_version=int(span.version))
+    return tokens
+
+
+def sampling_of(params: SamplingParams) -> Sampling:
+    return Sampling(
+        temperature=params.temperature,
+        max_tokens=params.max_tokens or 0,
+        top_p=params.top_p,
+        top_k=max(0, params.top_k),
+        min_p=params.min_p,
+        seed=params.seed,
+        stop=tuple(params.stop or ()),
+    )
+
+
+def masked_by(params: SamplingParams) -> str | None:
+    """What moved probability among tokens in a way that the trace does not keep, or None.
+
+    vLLM's log-probs are those after every mask and penalty: the learner's would be others.
+    """
+    reasons = {
+        "presence_penalty": params.presence_penalty != 0,
+        "frequency_penalty": params.frequency_penalty != 0,
+        "repetition_penalty": params.repetition_penalty != 1,
+        "logit_bias": bool(params.logit_bias),
+        "allowed_token_ids": bool(params.allowed_token_ids),
+        "bad_words": bool(params.bad_words),
+        "min_tokens": params.min_tokens > 0,
+        "structured_outputs": params.structured_outputs is not None,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
+
+
+def routed_experts(output: CompletionOutput) -> RoutedExperts | None:
+    """The experts of a mixture model, where the engine was told to return them."""
+    chosen = output.routed_experts
+    if chosen is None:
+        return None
+    tokens, layers, experts = chosen.shape
+    return RoutedExperts(
+        shape=(tokens, layers, experts), ids=np.ascontiguousarray(chosen, np.dtype("<i2")).tobytes()
+    )

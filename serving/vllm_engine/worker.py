@@ -1,0 +1,223 @@
+"""What runs inside vLLM's workers: our weight-transfer engine and the calls that stage for it.
+
+Importing this module, which vLLM does before it loads the model, registers the engine under the
+name `tendril`. Staging reads, translates and checks a patch in a thread beside the running model;
+only the scatter happens while requests are held.
+"""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import vllm._custom_ops
+from safetensors import safe_open
+from torch import Tensor, nn
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+from serving.vllm_engine.coordinates import CoordinateMap, NotMovable
+from serving.vllm_engine.patch import INDEX, NEW, OLD
+from tendril.model_folder import WEIGHTS_FILE
+
+BACKEND = "tendril"
+VERIFY_ELEMENTS = 4_000_000
+"""Compared at once, so that the check's memory stays small."""
+
+# oneDNN would replace each weight by a packed copy of its own, with nothing left to write to.
+vllm._custom_ops._supports_onednn = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Elements of one parameter, in the parameter's dtype; `position` None means all of it."""
+
+    parameter: Tensor  # flat view
+    position: Tensor
+    old: Tensor | None
+    new: Tensor
+
+    def apply(self) -> None:
+        self.parameter[self.position] = self.new
+
+    def undo(self) -> None:
+        if self.old is not None:
+            self.parameter[self.position] = self.old
+
+    def fits(self) -> bool:
+        """Whether the parameter still holds what the patch was made against."""
+        return self.old is None or torch.equal(self.parameter[self.position], self.old)
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):
+    """The folder that the model was loaded from."""
+
+    folder: str
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    """The patch file that was staged."""
+
+    patch: str
+
+
+class PatchEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
+    """Applies a staged patch in place: pointers stay, nothing is allocated, all or nothing."""
+
+    init_info_cls, update_info_cls = InitInfo, UpdateInfo
+    supports_draft_weight_update = False
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        """Find out where the checkpoint's elements lie. Raises `NotMovable` where they cannot."""
+        with opened(Path(init_info.folder) / WEIGHTS_FILE) as checkpoint:
+            tensors = {name: checkpoint.get_tensor(name) for name in checkpoint.keys()}  # noqa: SIM118
+            self.map = CoordinateMap.build(self.model, self.model.load_weights, tensors)
+        if self.parallel_config.world_size == 1 and (missing := self.map.missing()):
+            raise NotMovable(f"elements of {missing[:3]} are nowhere in the model")
+        self.staged: tuple[str, list[Change]] | None = None
+        self.applied: list[Change] = []
+
+    def start_weight_update(self) -> None:
+        self.applied = []
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        self.receive_weights(self.parse_update_info(update_info))
+
+    @torch.no_grad()
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        if self.staged is None or self.staged[0] != update_info.patch:
+            got = self.staged[0] if self.staged else "none"
+            raise ValueError(f"expected {update_info.patch} to be staged, got {got}")
+        _, changes = self.staged
+        self.staged = None
+        try:
+            for change in changes:
+                self.applied.append(change)  # before: an interrupted scatter is undone as well
+                change.apply()
+        except BaseException:
+            self.take_back()
+            raise
+
+    @torch.no_grad()
+    def take_back(self) -> None:
+        """Restore what the last update overwrote."""
+        for change in reversed(self.applied):
+            change.undo()
+        self.applied = []
+
+    def finish_weight_update(self) -> None:
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    def shutdown(self) -> None:
+        self.staged, self.applied = None, []
+
+
+def opened(path: Path) -> Any:
+    """The tensors of a safetensors file, mapped rather than read."""
+    return safe_open(path, framework="pt", device="cpu")
+
+
+@torch.no_grad()
+def changes_of(path: Path, model: nn.Module, places: CoordinateMap) -> list[Change]:
+    """The patch in this worker's own coordinates. Raises `ValueError` on another base."""
+    parameters = {n: p.detach().view(-1) for n, p in model.named_parameters()}
+    changes = []
+    with opened(path) as patch:
+        names = set(patch.keys())
+        for key in sorted(names):
+            if not key.endswith(NEW):
+                continue
+            name = key.removesuffix(NEW)
+            index = patch.get_tensor(name + INDEX) if name + INDEX in names else None
+            old = patch.get_tensor(name + OLD) if name + OLD in names else None
+            for target, mask, position in places.places(name, index):
+                flat = parameters[target]
+                changes.append(
+                    Change(
+                        flat,
+                        position.to(flat.device),
+                        None if old is None else old[mask].to(flat.device, flat.dtype),
+                        patch.get_tensor(key)[mask].to(flat.device, flat.dtype),
+                    )
+                )
+                if not changes[-1].fits():
+                    raise ValueError(
+                        f"{target}: holds other weights than the patch was made against"
+                    )
+    return changes
+
+
+class WorkerExtension:
+    """Calls that the serving process makes on every worker; each answers at once or is polled."""
+
+    weight_transfer_engine: PatchEngine
+    model_runner: Any
+    _job: threading.Thread
+    _result: str | None
+
+    def tendril_stage(self, patch: str) -> None:
+        """Read and translate a patch beside the running model; ask `tendril_result` for the end."""
+        engine = self.weight_transfer_engine
+
+        def work() -> None:
+            engine.staged = (patch, changes_of(Path(patch), engine.model, engine.map))
+
+        self._tendril_start(work)
+
+    def tendril_verify(self, folder: str) -> None:
+        """Compare every element with the checkpoint in `folder`; ask `tendril_result`."""
+        engine = self.weight_transfer_engine
+        self._tendril_start(lambda: verify(Path(folder) / WEIGHTS_FILE, engine.model, engine.map))
+
+    def tendril_take_back(self) -> None:
+        """Undo the last update; an update that is still running ends first."""
+        self.weight_transfer_engine.take_back()
+
+    def _tendril_start(self, work: Any) -> None:
+        def run() -> None:
+            try:
+                work()
+                self._result = ""
+            except BaseException as error:  # noqa: BLE001  told to whoever polls
+                self._result = f"{type(error).__name__}: {error}"
+
+        self._result = None
+        self._job = threading.Thread(target=run, name="tendril", daemon=True)
+        self._job.start()
+
+    def tendril_result(self) -> str | None:
+        """None while the job runs, else what went wrong, or nothing."""
+        return self._result
+
+
+@torch.no_grad()
+def verify(path: Path, model: nn.Module, places: CoordinateMap) -> None:
+    """Raises `ValueError` where a parameter differs from the checkpoint in any element."""
+    parameters = {n: p.detach().view(-1) for n, p in model.named_parameters()}
+    with opened(path) as checkpoint:
+        for name in sorted(checkpoint.keys()):
+            stored = checkpoint.get_tensor(name).view(-1)
+            for index in pieces(stored.numel()):
+                for target, mask, position in places.places(name, index):
+                    flat = parameters[target]
+                    live = flat[position.to(flat.device)]
+                    if not torch.equal(live, stored[index][mask].to(flat.device, flat.dtype)):
+                        raise ValueError(f"{target}: differs from {name} of {path}")
+
+
+def pieces(size: int) -> Iterator[Tensor]:
+    for start in range(0, size, VERIFY_ELEMENTS):
+        yield torch.arange(start, min(start + VERIFY_ELEMENTS, size))
+
+
+if BACKEND not in WeightTransferEngineFactory._registry:
+    WeightTransferEngineFactory.register_engine(BACKEND, PatchEngine)
