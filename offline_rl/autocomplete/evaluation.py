@@ -112,12 +112,12 @@ def _file_resamples(files: Sequence[str], seed: int) -> NDArray[np.float64]:
     names, file_of_P = np.unique(np.asarray(files), return_inverse=True)
     rng = np.random.default_rng(seed)
     counts = rng.multinomial(len(names), [1 / len(names)] * len(names), size=NUM_RESAMPLES)
-    resamples_RP: NDArray[np.float64] = np.asarray(counts[:, file_of_P], np.float64)
-    return resamples_RP
+    return counts[:, file_of_P].astype(np.float64)
 
 
 def _ratio(over: NDArray[np.float64], under: NDArray[np.float64]) -> NDArray[np.float64]:
-    return over / np.maximum(under, 1e-9)
+    ratio: NDArray[np.float64] = over / np.maximum(under, 1e-9)
+    return ratio
 
 
 def _interval(values: NDArray[np.float64]) -> list[float]:

@@ -1,8 +1,10 @@
-"""Keys and values of the running requests: one fixed slot each, so that rows come and go freely.
+"""Keys and values by slot: one fixed stretch of memory for each request, on every layer.
 
-Shapes: S = slots, B = rows of this step, Q = new positions, H = key-value heads, C = context
-capacity, D = head size.
+Shapes: L = layers, S = slots, B = rows of this step, Q = new positions, H = key-value heads,
+C = context capacity, K = positions seen in this step, D = head size.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -16,32 +18,47 @@ class KeyValueSlots:
         head_size = getattr(config, "head_dim", None) or (
             config.hidden_size // config.num_attention_heads
         )
-        self.capacity = capacity
-        shape = (num_slots, config.num_key_value_heads, capacity, head_size)
-        layers = range(config.num_hidden_layers)
-        self._keys = [torch.zeros(shape) for _ in layers]  # each [S, H, C, D]
-        self._values = [torch.zeros(shape) for _ in layers]
-        self._rows_B = torch.zeros(0, dtype=torch.long)
-        self._positions_BQ = torch.zeros(0, 0, dtype=torch.long)
+        self.num_slots, self.capacity = num_slots, capacity
+        self.padding_position = capacity  # one column more: padded queries write there
+        num_layers, num_heads = config.num_hidden_layers, config.num_key_value_heads
+        self._all = torch.zeros(num_layers, 2, num_slots, num_heads, capacity + 1, head_size)
+        self._keys_and_values = [(layer[0], layer[1]) for layer in self._all]  # each [S, H, C, D]
+        self._rows: slice | Tensor = slice(0, 0)
+        self._index: tuple[Tensor, slice, Tensor] | None = None
+        self._reach = 0
 
-    def select(self, slots: list[int], positions_BQ: Tensor) -> Tensor:
-        """The next forward pass writes `positions_BQ` of `slots`; returns its mask [B, 1, Q, K]."""
-        self._rows_B = torch.tensor(slots)
-        self._positions_BQ = positions_BQ
-        reach = int(positions_BQ.max()) + 1
-        mask_BQK = torch.arange(reach)[None, None, :] <= positions_BQ[:, :, None]
+    def select(self, slots: Sequence[int], positions_BQ: Tensor, reach: int) -> Tensor:
+        """The next forward pass writes `positions_BQ` of `slots` and sees K = `reach` positions.
+
+        Returns the additive mask [B, 1, Q, K]. Consecutive slots are read in place; others cost a
+        copy of all that the step sees.
+        """
+        rows_B = torch.tensor(slots)
+        is_consecutive = list(slots) == list(range(slots[0], slots[0] + len(slots)))
+        self._rows = slice(slots[0], slots[0] + len(slots)) if is_consecutive else rows_B
+        self._index = (rows_B[:, None], slice(None), positions_BQ)
+        self._reach = reach
+        unseen_BQK = torch.arange(reach) > positions_BQ[:, :, None]
+        mask_BQK = torch.zeros(unseen_BQK.shape).masked_fill_(unseen_BQK, -torch.inf)
         return mask_BQK[:, None]
 
     def update(
         self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
-        """Store [B, H, Q, D]; return [B, H, K, D] up to the furthest position of this step."""
-        reach = int(self._positions_BQ.max()) + 1
-        return (
-            self._store(self._keys[layer_idx], keys, reach),
-            self._store(self._values[layer_idx], values, reach),
-        )
+        """Store [B, H, Q, D]; return both [B, H, K, D]."""
+        all_keys, all_values = self._keys_and_values[layer_idx]
+        all_keys[self._index] = keys.transpose(1, 2)
+        all_values[self._index] = values.transpose(1, 2)
+        return all_keys[self._rows, :, : self._reach], all_values[self._rows, :, : self._reach]
 
-    def _store(self, cache: Tensor, new: Tensor, reach: int) -> Tensor:
-        cache[self._rows_B[:, None], :, self._positions_BQ] = new.transpose(1, 2)
-        return cache[self._rows_B, :, :reach]
+    def copy(self, source: int, target: int, num_tokens: int) -> None:
+        """The first `num_tokens` positions of one slot, into another."""
+        self._all[:, :, target, :, :num_tokens] = self._all[:, :, source, :, :num_tokens]
+
+    def exchange(self, a: int, num_a: int, b: int, num_b: int) -> None:
+        """Slot `a` with `num_a` tokens and slot `b` with `num_b` change places."""
+        kept = self._all[:, :, a, :, :num_a].clone() if num_a else None
+        if num_b:
+            self.copy(b, a, num_b)
+        if kept is not None:
+            self._all[:, :, b, :, :num_a] = kept

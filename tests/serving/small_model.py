@@ -33,7 +33,7 @@ def write_tokenizer(path: Path) -> None:
 
 
 def write_model(folder: Path, *, seed: int, hidden_size: int = 32) -> Path:
-    """A random Llama of two layers, head size 16, tied embeddings, bfloat16."""
+    """A random Llama of two layers, head size 32, tied embeddings, bfloat16."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=hidden_size,
@@ -41,8 +41,8 @@ def write_model(folder: Path, *, seed: int, hidden_size: int = 32) -> Path:
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
-        head_dim=16,
-        max_position_embeddings=CONTEXT,
+        head_dim=32,
+        max_position_embeddings=8 * CONTEXT,
         tie_word_embeddings=True,
         initializer_range=0.3,
         bos_token_id=None,
@@ -60,6 +60,7 @@ def make_engine(folder: Path, **overrides: Any) -> TorchEngine:
     settings: dict[str, Any] = {
         "max_running": 8,
         "max_waiting": 64,
+        "lent_slots": 4,
         "max_context_tokens": CONTEXT,
         "silence_token_id": SILENCE,
         "num_threads": 1,

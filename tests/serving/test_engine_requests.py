@@ -6,12 +6,14 @@ import random
 import pytest
 
 from serving.engine import EngineBusy, EngineRequest, SampledToken
-from tests.serving.engines import Start, wait_idle
+from tests.serving.engines import TOLERANCE, Start, gap, wait_idle
 from tests.serving.small_model import (
     CONTEXT,
+    Reference,
     make_request,
     sample,
     sample_now,
+    token_ids,
 )
 
 
@@ -112,9 +114,68 @@ def test_a_prompt_the_engine_cannot_hold_is_refused_before_it_joins_a_batch(star
     assert engine.stats().num_waiting == 0
 
 
-def test_a_failed_step_fails_its_requests_and_not_the_engine(start: Start) -> None:
-    engine = start()
-    with pytest.raises(ValueError, match="too many dimensions"):
-        sample_now(engine, make_request(temperature="hot"))
-    wait_idle(engine)
-    assert len(sample_now(engine, make_request(max_tokens=3, temperature=0.0))) == 3
+def test_online_requests_that_wait_go_before_offline_ones_that_waited_longer(
+    start: Start,
+) -> None:
+    engine = start(max_running=1)
+    ended: list[str] = []
+
+    async def named(name: str, request: EngineRequest) -> None:
+        await sample(engine, request)
+        ended.append(name)
+
+    async def run() -> None:
+        first = engine.generate(make_request(max_tokens=60, temperature=0.0))
+        await anext(first)
+        offline = make_request(max_tokens=3, temperature=0.0, lane="offline")
+        tasks = [asyncio.create_task(named("offline", offline)) for _ in range(2)]
+        await asyncio.sleep(0)
+        online = make_request(max_tokens=3, temperature=0.0)
+        tasks += [asyncio.create_task(named("online", online)) for _ in range(2)]
+        await asyncio.sleep(0)
+        await first.aclose()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert ended == ["online", "online", "offline", "offline"]
+
+
+def test_an_offline_reply_is_whole_and_honest_whoever_comes_between(
+    start: Start, reference: Reference
+) -> None:
+    engine = start(max_running=1)
+    offline = make_request(*range(40, 70), max_tokens=50, seed=4, lane="offline")
+    online = make_request(90, 91, max_tokens=5, temperature=0.0)
+    alone = sample_now(engine, offline)
+
+    async def run() -> list[list[SampledToken]]:
+        task = asyncio.create_task(sample(engine, offline))
+        await asyncio.sleep(0.01)
+        between = [await sample(engine, online) for _ in range(3)]
+        return [await task, *between]
+
+    reply, *between = asyncio.run(run())
+    assert token_ids(reply) == token_ids(alone)
+    assert reply[-1].finish == alone[-1].finish
+    assert gap(reference, offline, reply) < TOLERANCE
+    assert all(len(tokens) == 5 for tokens in between)
+
+
+def test_a_flood_of_offline_requests_turns_no_online_one_away(start: Start) -> None:
+    engine = start(max_running=1, max_waiting=3)
+
+    async def run() -> None:
+        running = engine.generate(make_request(max_tokens=100, temperature=0.0))
+        await anext(running)
+        offline = make_request(max_tokens=2, temperature=0.0, lane="offline")
+        flood = [asyncio.create_task(sample(engine, offline)) for _ in range(10)]
+        await asyncio.sleep(0)
+        online = make_request(max_tokens=2, temperature=0.0)
+        wanted = [asyncio.create_task(sample(engine, online)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await running.aclose()
+        assert all(len(tokens) == 2 for tokens in await asyncio.gather(*wanted))
+        outcomes = await asyncio.gather(*flood, return_exceptions=True)
+        assert sum(isinstance(outcome, EngineBusy) for outcome in outcomes) == 7
+
+    asyncio.run(run())

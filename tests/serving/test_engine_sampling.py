@@ -143,3 +143,66 @@ def test_top_p_keeps_the_smallest_likely_set(start: Start, reference: Reference)
         nucleus.add(likely_first[len(nucleus)])
         mass += probabilities[likely_first[len(nucleus) - 1]]
     assert asyncio.run(many()) == nucleus
+
+
+@pytest.mark.parametrize(("top_k", "min_p"), [(3, 0.0), (0, 0.4)])
+def test_top_k_and_min_p_keep_the_likely_and_leave_the_logprobs_honest(
+    start: Start, reference: Reference, top_k: int, min_p: float
+) -> None:
+    engine = start(max_running=32, max_waiting=500)
+    request = make_request(max_tokens=1, top_k=top_k, min_p=min_p)
+
+    async def many() -> list[list[SampledToken]]:
+        return await asyncio.gather(*(sample(engine, request) for _ in range(200)))
+
+    logprobs = reference.first_logprobs(request)
+    ordered = sorted(set(range(len(logprobs))) - {SILENCE}, key=lambda token: -logprobs[token])
+    floor = logprobs[ordered[0]] + math.log(min_p or 1e-9)
+    likely = {token for token in ordered[: top_k or None] if logprobs[token] >= floor}
+    replies = asyncio.run(many())
+    assert {reply[0].token_id for reply in replies} == likely
+    assert all(abs(r[0].logprob - logprobs[r[0].token_id]) < TOLERANCE for r in replies)
+
+
+def test_a_stop_token_of_the_request_ends_it_and_is_its_last_token(start: Start) -> None:
+    engine = start()
+    request = make_request(max_tokens=30, temperature=0.0)
+    free = token_ids(sample_now(engine, request))
+    stop = free[len(free) // 2]
+    stopped = sample_now(
+        engine, make_request(max_tokens=30, temperature=0.0, stop_token_ids=(299, stop))
+    )
+    assert token_ids(stopped) == free[: free.index(stop) + 1]
+    assert stopped[-1].finish == "stop"
+
+
+def test_top_logprobs_are_the_policys_best_first(start: Start, reference: Reference) -> None:
+    request = make_request(max_tokens=8, temperature=0.7, num_top_logprobs=5)
+    tokens = sample_now(start(), request)
+    first = reference.first_logprobs(request)
+    best = sorted(range(len(first)), key=lambda token: -first[token])[:5]
+    assert [token for token, _ in tokens[0].top_logprobs] == best
+    assert tokens[0].top_logprobs[0][1] == pytest.approx(first[best[0]], abs=TOLERANCE)
+    for i, token in enumerate(tokens):
+        ids, logprobs = zip(*token.top_logprobs, strict=True)
+        assert len(set(ids)) == 5
+        assert list(logprobs) == sorted(logprobs, reverse=True)
+        assert 0 < sum(map(math.exp, logprobs)) <= 1 + TOLERANCE
+        assert i == 0 or SILENCE not in ids
+        assert dict(token.top_logprobs).get(token.token_id, token.logprob) == token.logprob
+    assert all(not t.top_logprobs for t in sample_now(start(), make_request()))
+
+
+def test_what_an_engine_already_knows_of_a_prompt_does_not_show(start: Start) -> None:
+    shared = [2 + 7 * i % 290 for i in range(60)]
+    requests = [make_request(*shared[: 60 - i], 250 + i, seed=i, max_tokens=20) for i in range(6)]
+    warm, cold = start(), [start() for _ in requests]
+    sample_now(warm, make_request(*shared, max_tokens=40))
+
+    async def all_at_once() -> list[list[SampledToken]]:
+        return await asyncio.gather(*(sample(warm, r) for r in (*requests, *requests)))
+
+    fresh = [sample_now(engine, request) for engine, request in zip(cold, requests, strict=True)]
+    for got, expected in zip(asyncio.run(all_at_once()), (*fresh, *fresh), strict=True):
+        assert token_ids(got) == token_ids(expected)
+        assert [t.logprob for t in got] == pytest.approx([t.logprob for t in expected], abs=1e-5)
