@@ -1,0 +1,1 @@
+"""An example editor integration: inline suggestions by Tendril, and what became of them."""

@@ -1,0 +1,1 @@
+"""Tests of the clients, against fakes over real HTTP and against a serving process."""
