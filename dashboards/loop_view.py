@@ -99,11 +99,12 @@ class LoopView:
             self._counts["offline"] += 1
             return
         failed = trace.finish_reason == "error"
+        shown = bool(trace.completion_token_ids) and not (failed or trace.suppressed)
         tallies = [self._total, self._curve.at(trace.served_at)]
         if trace.policy_spans:
             tallies.append(self._versions.tally(trace.policy_spans[0].policy_version))
         for tally in tallies:
-            tally.count_decision(failed=failed, shown=not failed and not trace.suppressed)
+            tally.count_decision(failed=failed, shown=shown)
         self._decisions.add(trace.served_at)
         if failed:
             self._failures.add(trace.served_at)

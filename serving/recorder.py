@@ -1,7 +1,7 @@
 """The recorder: stands between the API and the engine and writes down what was really sampled.
 
 It sees token ids and log-probs, whatever the API shows the client later, and puts one trace on
-the spool for every choice that sampled a token: answered, silent, cut off or failed.
+the spool for every choice that an engine took up: answered, silent, cut off or failed.
 """
 
 import time
@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
 from serving.context import ServedRequest
-from serving.engine import Engine, EngineRequest, SampledToken
+from serving.engine import Engine, EngineBusy, EngineRequest, SampledToken
 from serving.text import SampledText, TextCodec
 from tendril.records import (
     Exploration,
@@ -84,6 +84,7 @@ class Recorder:
     async def sample(self, decision: Decision) -> AsyncGenerator[str, None]:
         """Pieces of text as they are sampled. The trace is durable before the iterator ends."""
         tokens = self._engine.generate(engine_request(decision))
+        is_refused = False
         try:
             async for token in tokens:
                 if not decision.tokens:
@@ -98,15 +99,17 @@ class Recorder:
                     yield piece
                 if decision.text.stopped:
                     break
-        except Exception:
+        except Exception as error:
+            is_refused = isinstance(error, (EngineBusy, ValueError)) and not decision.tokens
             decision.finish_reason = "error"
             raise
         finally:
             await tokens.aclose()
-            self.finish(decision)
+            if not is_refused:
+                self.finish(decision)
 
     def finish(self, decision: Decision) -> None:
-        """Record what was sampled; without a token nothing was decided, and there is no trace.
+        """Record what was sampled, also where that is nothing: every request is accounted for.
 
         Raises `SpoolFull` or `LogUnavailable` where it cannot be kept.
         """
@@ -115,8 +118,7 @@ class Recorder:
         request.prompt_tokens = len(decision.prompt_token_ids)
         request.completion_tokens += len(decision.tokens)
         request.finish_reasons.append(decision.finish_reason)
-        if decision.tokens:
-            self._record(_trace(decision, self._codec.digest), decision)
+        self._record(_trace(decision, self._codec.digest), decision)
 
 
 def engine_request(decision: Decision) -> EngineRequest:
@@ -165,7 +167,7 @@ def _trace(decision: Decision, tokenizer_digest: str) -> Trace:
         suppressed=decision.suppressed,
         exploration=_exploration(decision),
         latency=Latency(
-            queue_s=decision.tokens[0].queue_s or 0.0,
+            queue_s=decision.tokens[0].queue_s or 0.0 if decision.tokens else 0.0,
             first_token_s=(decision.first_token_at or ended_at) - request.started_at,
             total_s=ended_at - request.started_at,
         ),
@@ -175,7 +177,11 @@ def _trace(decision: Decision, tokenizer_digest: str) -> Trace:
         content_consent=request.caller.content_consent,
         tool_calls=decision.tool_calls,
         routed_experts=decision.routed_experts,
-        untrainable=decision.untrainable or untrainable(decision.sampling),
+        untrainable=(
+            decision.untrainable or untrainable(decision.sampling)
+            if decision.tokens
+            else "no_tokens"
+        ),
     )
 
 
@@ -203,7 +209,7 @@ def untrainable(sampling: Sampling) -> str | None:
 
 
 def _exploration(decision: Decision) -> Exploration | None:
-    silence_logprob = decision.tokens[0].silence_logprob
+    silence_logprob = decision.tokens[0].silence_logprob if decision.tokens else None
     if silence_logprob is None:
         return None
     return Exploration(

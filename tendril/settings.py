@@ -44,10 +44,10 @@ class LogSettings(Section):
 
 
 class ServingSettings(Section):
-    """The serving node: gateway, recorder and engine."""
+    """A serving node: recorder and engine, behind the gateway."""
 
     host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65535)
+    port: int = Field(default=8002, ge=0, le=65535)
     admin_port: int = Field(default=8001, ge=0, le=65535)
     """Loopback only: the node agent's door to the engine."""
     engine: EngineName = "torch"
@@ -101,7 +101,7 @@ class ReplicaSettings(Section):
     """One serving node behind the gateway."""
 
     url: str = Field(pattern=r"^https?://[^/?#@\s]+/?$")
-    """Scheme, host and port, as in `http://10.0.0.7:8000`."""
+    """Scheme, host and port, as in `http://10.0.0.7:8002`."""
     group: Literal["live", "canary"] = "live"
 
 
@@ -109,7 +109,7 @@ class GatewaySettings(Section):
     """The stateless door in front of the replicas; any number of copies."""
 
     host: str = "127.0.0.1"
-    port: int = Field(default=8100, ge=0, le=65535)
+    port: int = Field(default=8000, ge=0, le=65535)
     replicas: tuple[ReplicaSettings, ...] = ()
     """Empty: the one that listens on `serving.port` here."""
     canary_share: float = Field(default=0.0, ge=0, lt=1)

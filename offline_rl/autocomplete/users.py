@@ -230,7 +230,7 @@ async def _wait_for_service(url: str, key_file: Path, stop: asyncio.Event) -> st
     async with httpx.AsyncClient(base_url=url, timeout=2) as http:
         while not stop.is_set():
             with contextlib.suppress(httpx.HTTPError):
-                if (await http.get("/health")).is_success and key_file.exists():
+                if (await http.get("/ready")).is_success and key_file.exists():
                     return key_file.read_text().strip()
             await asyncio.sleep(0.1)
     return ""

@@ -80,9 +80,10 @@ def start(
     stop: threading.Event,
 ) -> None:
     """Serving and users first, so that the first suggestion comes early; then the rest."""
-    url = f"http://{settings.serving.host}:{settings.serving.port}"
+    url = f"http://{settings.gateway.host}:{settings.gateway.port}"
     workspace = settings.workspace
     supervisor.add("serve", arguments_for("serve", config))
+    supervisor.add("gateway", arguments_for("gateway", config))
     supervisor.add(
         "users",
         ["-m", "offline_rl.autocomplete.users", "--url", url, "--key-file",
@@ -91,7 +92,7 @@ def start(
     )  # fmt: skip
     while not stop.wait(0.1):
         try:
-            httpx.get(f"{url}/health", timeout=1).raise_for_status()
+            httpx.get(f"{url}/ready", timeout=1).raise_for_status()
             break
         except httpx.HTTPError:
             supervisor.tick()

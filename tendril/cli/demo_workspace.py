@@ -21,7 +21,7 @@ RECIPE = Path(offline_rl.autocomplete.__file__).parent / "recipe.toml"
 RETENTION_S = 5.0
 """After acceptance; the recipe's one horizon."""
 FEEDBACK_WINDOW_S = 9.0
-PORTS = {"port": 8000, "admin_port": 8001, "console": 8080}
+PORTS = {"gateway": 8000, "admin": 8001, "serving": 8002, "console": 8080}
 
 
 class NotADemoFolder(FileExistsError):
@@ -79,8 +79,8 @@ def demo_settings(
         "workspace": str(workspace.absolute()),
         "serving": {
             "engine": engine,
-            "port": ports["port"],
-            "admin_port": ports["admin_port"],
+            "port": ports["serving"],
+            "admin_port": ports["admin"],
             "seed": seed,
         },
         "signals": {
@@ -97,6 +97,7 @@ def demo_settings(
             "max_accepted_drop": 0.4,
             "kl_budget": 0.2,
         },
+        "gateway": {"port": ports["gateway"]},
         "console": {"port": ports["console"]},
     }
 

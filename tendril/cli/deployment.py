@@ -28,9 +28,9 @@ def up(config: Path | None) -> None:
     try:
         for command in MODULES:
             supervisor.add(command, arguments_for(command, config))
-        serving = settings.serving
+        gateway = settings.gateway
         print(
-            f"serving on http://{serving.host}:{serving.port}/v1, console on "
+            f"serving on http://{gateway.host}:{gateway.port}/v1, console on "
             f"http://127.0.0.1:{settings.console.port}, logs in {settings.workspace}/logs"
         )
         supervise(supervisor, stop)

@@ -13,7 +13,7 @@ from tendril.cli.supervisor import WorkspaceLock
 from tendril.files import WorkspaceUnwritable
 from tendril.log import LogUnavailable, SqliteLog
 from tendril.model_folder import missing_files
-from tendril.settings import Settings, load_settings
+from tendril.settings import InvalidSettings, Settings, load_settings
 
 MIN_FREE_BYTES = 2 * 10**9
 
@@ -82,7 +82,8 @@ def _log(settings: Settings) -> Finding:
 def _ports(settings: Settings) -> Finding:
     if (holder := WorkspaceLock(settings.workspace).holder()) is not None:
         return Finding("ports", True, f"in use by this workspace's own process {holder}")
-    wanted = (settings.serving.port, settings.serving.admin_port, settings.console.port)
+    serving, console = settings.serving, settings.console
+    wanted = (settings.gateway.port, serving.port, serving.admin_port, console.port)
     taken = [port for port in wanted if not port_is_free(port)]
     found = f"taken: {taken}" if taken else f"free: {list(wanted)}"
     return Finding("ports", not taken, found, "Set serving.port, .admin_port or console.port.")
@@ -99,6 +100,17 @@ def port_is_free(port: int) -> bool:
     return True
 
 
+def _engine(settings: Settings) -> Finding:
+    if settings.serving.engine == "torch":
+        return Finding("engine", True, "torch")
+    from serving.vllm_engine.launch import installed_version
+
+    try:
+        return Finding("engine", True, f"vLLM {installed_version()}")
+    except InvalidSettings as error:
+        return Finding("engine", False, str(error), "Or set serving.engine to torch.")
+
+
 CHECKS: tuple[Callable[[Settings], Finding], ...] = (
-    _python, _workspace, _disk, _checkpoint, _log, _ports,
+    _python, _workspace, _disk, _checkpoint, _engine, _log, _ports,
 )  # fmt: skip

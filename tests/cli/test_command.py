@@ -91,7 +91,7 @@ def test_config_says_where_each_value_comes_from(tmp_path: Path) -> None:
     ended = _tendril(tmp_path, "config", "--json", **variables)
     rows: dict[str, Any] = json.loads(ended.stdout)
     assert rows["serving.admin_port"] == {"value": 5, "origin": "tendril.toml"}
-    assert rows["serving.port"] == {"value": 8000, "origin": "default"}
+    assert rows["serving.port"] == {"value": 8002, "origin": "default"}
     assert rows["learner.grad_clip"] == {
         "value": 3.0, "origin": "environment TENDRIL_LEARNER__GRAD_CLIP",
     }  # fmt: skip

@@ -16,7 +16,7 @@ from tendril.log import SqliteLog
 from tendril.records import Episode, Feedback, Record, Release, Trace, decode
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
-KILLED = ("serve", "signals", "learn", "ship", "agent", "console")
+KILLED = ("serve", "gateway", "signals", "learn", "ship", "agent", "console")
 
 
 def _demo(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:

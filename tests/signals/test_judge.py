@@ -166,3 +166,12 @@ def _vote(value: float) -> dict[str, object]:
 def test_the_reward_of_a_chat_turn(steps, reward):
     got = _judge(*steps, trace=CHAT).reward
     assert got == (None if reward is None else pytest.approx(reward, abs=1e-12))
+
+
+def test_a_trace_without_a_token_is_worth_nothing_and_is_closed() -> None:
+    trace = make_trace(
+        completion_token_ids=(), behavior_logprobs=(), token_bytes=(), policy_spans=(),
+        finish_reason="cancelled_by_client", untrainable="no_tokens",
+    )  # fmt: skip
+    judgement = judge(RECIPE, trace, (), window_closed=True)
+    assert (judgement.reward, judgement.outcome, judgement.credit) == (None, "not_exposed", ())

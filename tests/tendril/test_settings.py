@@ -19,7 +19,7 @@ def _file(folder: Path, text: str) -> Path:
 def test_defaults_need_no_file() -> None:
     settings = load_settings(None)
     assert settings.model_dump() == Settings().model_dump()
-    assert settings.serving.port == 8000
+    assert settings.serving.port == 8002
     assert settings.serving.checkpoint == PACKAGED_CHECKPOINT
     assert PACKAGED_CHECKPOINT.parent.joinpath("pretrain.py").is_file()
 
