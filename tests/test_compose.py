@@ -34,7 +34,7 @@ def test_the_file_is_valid_compose_and_names_only_what_it_declares() -> None:
 
 
 def test_the_whole_loop_and_its_instruments_are_there_and_only_kafka_is_optional() -> None:
-    ours = {"serving", "agent", "signals", "learner", "shipper", "console"}
+    ours = {"serving", "gateway", "agent", "signals", "learner", "shipper", "console"}
     assert set(SERVICES) == ours | {"kafka", "collector", "prometheus", "grafana"}
     assert [name for name, s in SERVICES.items() if "profiles" in s] == ["kafka"]
 

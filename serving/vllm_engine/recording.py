@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 from vllm import SamplingParams
+from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 
 from serving.context import ServedRequest, served_request
-from serving.engine import SampledToken
+from serving.engine import EngineBusy, SampledToken
 from serving.node import ServingNode
 from serving.recorder import Decision
 from serving.text import SampledText, TextCodec
@@ -24,6 +25,8 @@ from serving.vllm_engine.outputs import sampled_tokens
 from serving.vllm_engine.silence import ARGUMENT, SilenceSlot
 from tendril.records import FinishReason, RoutedExperts, Sampling
 
+REFUSALS = (EngineBusy, ValueError, VLLMClientError, GracefulHTTPError)
+"""What vLLM raises for a request that it does not take up."""
 FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop", "length": "length", "abort": "cancelled_by_client", "error": "error",
 }  # fmt: skip
@@ -45,6 +48,7 @@ class RecordingClient:
         """As vLLM's, and a trace for every choice, durable before the last output is handed on."""
         request = served_request.get()
         recording = self._recording(request, sampling_params)
+        recording.prompt_token_ids = tuple(prompt.get("prompt_token_ids") or ())
         params = recording.prepared(sampling_params, self._engine.silence_ids)
         outputs = self._engine.stream(
             prompt,
@@ -59,8 +63,9 @@ class RecordingClient:
                 if recording.ended:
                     self._finish(recording)
                 yield output
-        except Exception:
+        except Exception as error:
             recording.failed = True
+            recording.refused = isinstance(error, REFUSALS) and not recording.tokens
             raise
         finally:
             await outputs.aclose()
@@ -103,6 +108,8 @@ class Recording:
     choices: list[int]
     chat_template_digest: str | None = None
     failed: bool = False
+    refused: bool = False
+    """Before anything was sampled, for what it asked: there is nothing to record."""
     params: SamplingParams | None = None
     prompt_token_ids: tuple[int, ...] = ()
     last: dict[int, CompletionOutput] = field(default_factory=dict)
@@ -154,23 +161,26 @@ class Recording:
         """What was decided, once: one decision a choice."""
         if self.taken:
             return []
+        assert self.params is not None  # `prepared` came first
         self.taken = True
         if self.slot is not None:
             self.tokens = {i: self.slot.corrected(t) for i, t in self.tokens.items()}
             self.slot.close()
-        return [self._decision(index, tokens) for index, tokens in sorted(self.tokens.items())]
+        if self.refused:
+            return []
+        return [self._decision(index, self.tokens.get(index, [])) for index in range(self.params.n)]
 
     def _decision(self, index: int, tokens: list[SampledToken]) -> Decision:
         assert self.params is not None  # nothing is sampled before `prepared`
-        last, params = self.last[index], self.params
+        last, params = self.last.get(index), self.params
         stop = () if params.include_stop_str_in_output else tuple(params.stop or ())
         text = SampledText(self.codec, stop)
-        tokens = _versioned(tokens, last)
+        tokens = _versioned(tokens, last) if last else tokens
         for token in tokens:
             text.add(token.token_id, is_last=token is tokens[-1])
         if tokens and self.queue_s is not None:
             tokens[0] = tokens[0]._replace(queue_s=self.queue_s)
-        reason = FINISH_REASONS.get(last.finish_reason or "abort", "stop")
+        reason = FINISH_REASONS.get(last.finish_reason or "abort" if last else "abort", "stop")
         return Decision(
             request=self.request,
             choice=self.choices[index],
@@ -185,7 +195,7 @@ class Recording:
             tokens=tokens,
             finish_reason="error" if self.failed else reason,
             first_token_at=self.first_token_at,
-            routed_experts=routed_experts(last),
+            routed_experts=routed_experts(last) if last else None,
         )
 
 
