@@ -114,7 +114,13 @@ def build_node(
 def remember(sessions: SessionIndex, request: ServedRequest, reply: str, trace_id: str) -> None:
     """So that the conversation's next turn is found."""
     sessions.remember(
-        request.caller, request.session, request.history, reply, trace_id, time.monotonic()
+        request.caller,
+        request.session,
+        request.history,
+        reply,
+        trace_id,
+        time.monotonic(),
+        request.response_id,
     )
 
 
@@ -126,4 +132,8 @@ def report(reporting: Telemetry, trace: Trace) -> None:
     }
     reporting.count("tendril.serving.decisions", suppressed=trace.suppressed)
     reporting.record("gen_ai.server.request.duration", trace.latency.total_s, **about)
-    reporting.record("gen_ai.server.time_to_first_token", trace.latency.first_token_s, **about)
+    if trace.completion_token_ids:
+        reporting.record("gen_ai.server.time_to_first_token", trace.latency.first_token_s, **about)
+    if (num_later := len(trace.completion_token_ids) - 1) > 0:
+        later_s = trace.latency.total_s - trace.latency.first_token_s
+        reporting.record("gen_ai.server.time_per_output_token", later_s / num_later, **about)

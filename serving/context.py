@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from serving.history import History
 from tendril.ids import new_id
-from tendril.records import FinishReason, Lane, Route
+from tendril.records import FinishReason, Lane, Route, Sampling
 from tendril.telemetry import Attribute
 
 
@@ -53,11 +53,15 @@ class ServedRequest:
     """Numbers of the request's choices not yet given out."""
     history: History | None = None
     """What its messages say about the conversation, to find its next turn by."""
+    response_id: str | None = None
+    """Under which the Responses API may continue this one."""
     started_at: float = field(default_factory=time.time)
     first_token_at: float | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
     finish_reasons: list[FinishReason] = field(default_factory=list)
+    sampling: Sampling | None = None
+    """Of its choices, which share it."""
 
     def trace_id(self, choice: int) -> str:
         """The first choice has the request's own id, so that one header names them all."""
@@ -71,6 +75,8 @@ class ServedRequest:
     def span_attributes(self, model: str) -> dict[str, Attribute | list[str]]:
         """What is known at the end, in the names of the GenAI conventions; never content."""
         attributes: dict[str, Attribute | list[str]] = {
+            **_sampling_attributes(self.sampling),
+            "gen_ai.request.choice.count": len(self.finish_reasons),
             "gen_ai.response.id": self.request_id,
             "gen_ai.conversation.id": self.session.session_id,
             "gen_ai.usage.input_tokens": self.prompt_tokens,
@@ -82,6 +88,8 @@ class ServedRequest:
         if self.policy_version is not None:
             attributes["gen_ai.response.model"] = f"{model}-v{self.policy_version}"
             attributes["tendril.policy.version"] = self.policy_version
+        if "error" in self.finish_reasons:
+            attributes["error.type"] = "engine"
         if self.first_token_at is not None:
             attributes["gen_ai.response.time_to_first_chunk"] = (
                 self.first_token_at - self.started_at
@@ -90,3 +98,17 @@ class ServedRequest:
 
 
 served_request: ContextVar[ServedRequest] = ContextVar("served_request")
+
+
+def _sampling_attributes(sampling: Sampling | None) -> dict[str, Attribute | list[str]]:
+    if sampling is None:
+        return {}
+    attributes: dict[str, Attribute | list[str]] = {
+        "gen_ai.request.temperature": sampling.temperature,
+        "gen_ai.request.max_tokens": sampling.max_tokens,
+        "gen_ai.request.top_p": sampling.top_p,
+        "gen_ai.request.top_k": sampling.top_k,
+    }
+    if sampling.seed is not None:
+        attributes["gen_ai.request.seed"] = sampling.seed
+    return attributes

@@ -27,6 +27,9 @@ class Door:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
+        if scope["type"] == "websocket":  # an engine's own server may have some
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http" or path in OPEN_PATHS or scope["method"] == "OPTIONS":
             await self._app(scope, receive, send)
             return
@@ -78,7 +81,10 @@ async def _read(receive: Receive) -> list[Message]:
 
 
 class NamedReply:
-    """Sends a reply with the headers that name its traces, where a token was sampled."""
+    """Sends a reply with the headers that name its traces, where a token was sampled.
+
+    An engine's own server knows of no `Retry-After`.
+    """
 
     def __init__(self, send: Send, request: ServedRequest, node: ServingNode) -> None:
         self._send, self._request, self._node = send, request, node
@@ -96,6 +102,10 @@ class NamedReply:
 
     def _name(self, start: Message) -> None:
         request = self._request
+        if start["status"] >= 400:
+            if start["status"] in (429, 503):
+                MutableHeaders(scope=start).setdefault("retry-after", "1")
+            return
         if request.policy_version is None:
             return
         caller = request.caller

@@ -24,11 +24,17 @@ MAX_IDENTIFIER = 128
 def identify(
     node: ServingNode, key: ApplicationKey, headers: Headers, path: str, body: bytes
 ) -> ServedRequest:
-    """The request as the recorder needs it. Raises `Refused` 403 for a lane the key lacks.
+    """The request as the recorder needs it. Raises `Refused` 403 for a lane the key lacks, 400
+    for what cannot be recorded.
 
     A body that is no JSON object names nobody: the route behind says what is wrong with it.
     """
     fields = _fields(body)
+    if fields.get("use_beam_search") not in (None, False):
+        raise Refused(
+            400, "unsupported", "use_beam_search: expected false, as beams are not sampled",
+            param="use_beam_search",
+        )  # fmt: skip
     user = _text(headers.get("x-tendril-user") or fields.get("user")
                  or fields.get("safety_identifier"))  # fmt: skip
     caller = Caller(

@@ -118,6 +118,7 @@ class Recorder:
         request.prompt_tokens = len(decision.prompt_token_ids)
         request.completion_tokens += len(decision.tokens)
         request.finish_reasons.append(decision.finish_reason)
+        request.sampling = decision.sampling
         self._record(_trace(decision, self._codec.digest), decision)
 
 

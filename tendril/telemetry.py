@@ -47,6 +47,8 @@ class Metric:
 
 SECONDS = tuple(0.01 * 2**k for k in range(14))
 """10 ms to 81.92 s: the buckets that the GenAI conventions ask for."""
+TOKENS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+"""Between two tokens, as the GenAI conventions advise."""
 MILLISECONDS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 REWARDS = (-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1)
 RATIOS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -54,6 +56,7 @@ RATIOS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 METRICS = (
     Metric("gen_ai.server.request.duration", "histogram", "s", "Whole request", SECONDS),
     Metric("gen_ai.server.time_to_first_token", "histogram", "s", "To first token", SECONDS),
+    Metric("gen_ai.server.time_per_output_token", "histogram", "s", "Each after the first", TOKENS),
     Metric("tendril.process.started", "gauge", "s", "Unix time this process started at"),
     Metric("tendril.loop.newest", "gauge", "s", "Unix time of the newest thing, by `stage`"),
     Metric("tendril.ledger.imbalance", "gauge", "{record}", "Read minus accounted for, by `kind`"),

@@ -16,6 +16,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
 
 from tendril.settings import TelemetrySettings
 from tendril.telemetry import METRICS, SCHEMA_URL, SECONDS, SPANS, Telemetry, setup
@@ -203,3 +207,38 @@ def test_code_reports_only_under_names_that_exist() -> None:
     found = list(reported_names())
     assert [where for where, method, name in found if (method, name) not in known] == []
     assert found
+
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def _served(headers: dict[str, str], **attributes: str | int) -> ReadableSpan:
+    """One request's span, as it is exported."""
+    spans = InMemorySpanExporter()
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    reporting = Telemetry(None, tracers)
+    with reporting.server_span("chat", "tendril", headers) as span:
+        span.set_attributes(attributes)
+    reporting.shutdown()
+    (found,) = spans.get_finished_spans()
+    return found
+
+
+def test_a_request_is_a_part_of_its_callers_trace() -> None:
+    span = _served({"traceparent": PARENT}, **{"gen_ai.usage.output_tokens": 3})
+    assert (span.name, span.kind) == ("chat tendril", SpanKind.SERVER)
+    assert span.parent is not None
+    assert f"{span.parent.span_id:016x}" == "b7ad6b7169203331"
+    assert f"{span.get_span_context().trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
+    assert span.attributes == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "tendril",
+        "gen_ai.request.model": "tendril",
+        "gen_ai.usage.output_tokens": 3,
+    }
+
+
+@pytest.mark.parametrize("header", ["", "00-xyz", "ff-" + "0" * 32 + "-" + "0" * 16 + "-01"])
+def test_a_broken_trace_context_begins_a_new_one(header: str) -> None:
+    assert _served({"traceparent": header}).parent is None

@@ -1,0 +1,140 @@
+"""The door: who gets in, what the reply's headers name, what is believed, what is told onwards."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from serving.api.app import create_app
+from serving.build import build_node
+from serving.keys import internal_token
+from serving.node import ServingNode
+from serving.text import TextCodec
+from tendril.log import MemoryLog
+from tendril.records import Trace, decode
+from tendril.telemetry import Telemetry
+from tests.serving.live_server import KEY, make_settings
+from tests.serving.scripted import Line, ScriptedEngine
+
+SECRET_WORDS = "the-users-own-words"
+
+
+class Doorway:
+    """An application behind its door, and what came of its requests."""
+
+    def __init__(self, node: ServingNode, log: MemoryLog, spans: InMemorySpanExporter) -> None:
+        self.node, self._log, self.spans = node, log, spans
+        self.http = TestClient(create_app(node), headers={"authorization": f"Bearer {KEY}"})
+
+    def ask(self, path: str = "/v1/completions", **headers: str) -> tuple[Any, Trace]:
+        body: dict[str, Any] = {"model": "tendril", "max_tokens": 4, "temperature": 0.5}
+        asked = {"prompt": SECRET_WORDS}
+        if "chat" in path:
+            asked = {"messages": [{"role": "user", "content": SECRET_WORDS}]}  # type: ignore[dict-item]
+        reply = self.http.post(path, json=body | asked, headers=headers)
+        assert reply.status_code == 200, reply.text
+        return reply, self.trace(reply.headers["x-tendril-trace-id"])
+
+    def trace(self, trace_id: str) -> Trace:
+        deadline = time.monotonic() + 5
+        while self.node.spool.depth:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        reader = self._log.reader(trace_id, [Trace.TOPIC])
+        traces = [decode(Trace, record.value) for record in reader.poll(10_000, 0)]
+        return next(trace for trace in traces if trace.trace_id == trace_id)
+
+
+@pytest.fixture
+def door(tmp_path: Path, checkpoint: Path) -> Iterator[Doorway]:
+    spans, tracers = InMemorySpanExporter(), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(spans))
+    codec, log = TextCodec(checkpoint), MemoryLog()
+    engine = ScriptedEngine(codec, lambda request, index: Line("def value"))
+    node = build_node(make_settings(tmp_path, checkpoint), log, engine, codec)
+    object.__setattr__(node, "telemetry", Telemetry(None, tracers))
+    yield Doorway(node, log, spans)
+    node.spool.close()
+
+
+def test_reply_headers_name_the_trace_and_a_token_for_it(door: Doorway) -> None:
+    reply, trace = door.ask()
+    assert reply.headers["x-tendril-policy-version"] == "1"
+    event = {"event_id": "e1", "trace_id": trace.trace_id, "type": "suggestion.shown",
+             "visible_ms": 300, "client_seq": 1, "client_time": 1.0}  # fmt: skip
+    url = reply.headers["x-tendril-feedback-url"]
+    assert door.http.post(url, json=event).json()["status"] == "accepted"
+
+
+def test_a_refused_request_names_no_trace(door: Doorway) -> None:
+    reply = door.http.post("/v1/completions", json={"model": "tendril", "prompt": 3})
+    assert reply.status_code == 400
+    assert not [name for name in reply.headers if name.startswith("x-tendril")]
+
+
+def test_only_a_gateway_of_ours_names_the_experiments_arm(door: Doorway) -> None:
+    arm = {"x-tendril-arm": "canary", "x-tendril-propensity": "0.05"}
+    _, trace = door.ask(**arm)
+    assert (trace.arm, trace.propensity) == ("live", 1.0)
+    _, trace = door.ask(**arm, **{"x-tendril-gateway": "guessed"})
+    assert (trace.arm, trace.propensity) == ("live", 1.0)
+    token = internal_token(door.node.secret)
+    _, trace = door.ask(**arm, **{"x-tendril-gateway": token})
+    assert (trace.arm, trace.propensity) == ("canary", 0.05)
+
+
+@pytest.mark.parametrize("propensity", ["0", "-1", "2", "nan", "x", ""])
+def test_an_impossible_propensity_is_not_recorded(door: Doorway, propensity: str) -> None:
+    token = internal_token(door.node.secret)
+    _, trace = door.ask(**{"x-tendril-gateway": token, "x-tendril-arm": "canary",
+                           "x-tendril-propensity": propensity})  # fmt: skip
+    assert (trace.arm, trace.propensity) == ("live", 1.0)
+
+
+def test_consent_is_taken_from_the_headers(door: Doorway) -> None:
+    _, trace = door.ask()
+    assert (trace.train_consent, trace.content_consent) == (True, False)
+    _, trace = door.ask(**{"x-tendril-train-consent": "false", "x-tendril-content-consent": "true"})
+    assert (trace.train_consent, trace.content_consent) == (False, True)
+
+
+def test_a_lane_that_the_key_lacks_is_refused(door: Doorway) -> None:
+    reply = door.http.post("/v1/completions", json={}, headers={"x-tendril-lane": "offline"})
+    assert reply.status_code == 403
+    assert "expected online, got 'offline'" in reply.json()["error"]["message"]
+
+
+def test_a_draining_node_finishes_and_takes_no_more(door: Doorway) -> None:
+    door.node.draining.set()
+    reply = door.http.post("/v1/completions", json={"model": "tendril", "prompt": "a"})
+    assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
+    assert door.http.get("/ready").status_code == 503
+    assert door.http.get("/health").json()["draining"] is True
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_request_is_one_span_that_says_nothing_of_its_content(door: Doorway, path: str) -> None:
+    _, trace = door.ask(path, **{"x-tendril-session-id": "s"})
+    (span,) = door.spans.get_finished_spans()
+    about = dict(span.attributes or {})
+    assert about["gen_ai.response.id"] == trace.trace_id
+    assert about["gen_ai.response.model"] == "tendril-v1"
+    assert about["gen_ai.conversation.id"] == trace.session_id
+    assert about["gen_ai.usage.output_tokens"] == len(trace.completion_token_ids)
+    assert about["gen_ai.request.temperature"] == 0.5
+    assert about["gen_ai.response.finish_reasons"] == ("stop",)
+    said = f"{span.name} {about} {span.events}"
+    assert SECRET_WORDS not in said
+    assert "value" not in said
+
+
+def test_anthropics_way_to_send_a_key_is_understood(door: Doorway) -> None:
+    http = TestClient(door.http.app)
+    assert http.get("/v1/models", headers={"x-api-key": KEY}).status_code == 200
+    assert http.get("/v1/models", headers={"x-api-key": "other"}).status_code == 401
