@@ -5,7 +5,8 @@
 #   make demo ARGS="--minutes 10 --seed 1"     the whole loop, alive
 #   make demo ARGS="--engine vllm"             the same on vLLM's CPU backend (Linux; 2 GB more)
 #   make test                                  lint, types, import rules and every test
-#   make test-fast                             the tests that end in under a minute
+#   make test-fast                             the tests that end in under two minutes
+#   make test-vllm                             the tests on vLLM's CPU backend (Linux)
 #   make bench NAME=delta                      one benchmark; without NAME the list of them
 #
 # PYTHON     the interpreter to use, where the one found is not the one wanted.
@@ -24,7 +25,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 # A half-made environment or stamp is made again.
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-fast lint bench install clean
+.PHONY: help demo test test-fast test-slow test-vllm lint bench install clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -34,11 +35,16 @@ demo: $(VENV)/.installed $(if $(findstring vllm,$(ARGS)),$(VENV)/.installed-vllm
 	@exec $(BIN)/tendril demo $(ARGS)
 
 # The fast tier shares the cores, a file at a time; slow tests time real processes, so alone.
-FAST := -n auto --dist loadfile -m "not slow and not gpu and not kafka"
+FAST := -n auto --dist loadfile -m "not (slow or gpu or kafka or vllm)"
 
-test: lint
-	$(BIN)/python -m pytest $(FAST)
-	$(BIN)/python -m pytest -m "slow or gpu or kafka"
+# vLLM publishes CPU builds for Linux only; elsewhere its tests are left out, and it says so.
+test: lint test-fast test-slow $(if $(filter Linux,$(shell uname -s)),test-vllm)
+
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m "(slow or gpu or kafka) and not vllm"
+
+test-vllm: $(VENV)/.installed-dev $(VENV)/.installed-vllm
+	$(BIN)/python -m pytest -m vllm
 
 test-fast: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(FAST)
