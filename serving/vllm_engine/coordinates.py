@@ -15,7 +15,11 @@ from torch import Tensor, nn
 EXACT_BITS = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 """Whole numbers below 2 to this many bits are exact in the dtype."""
 
+LONG_ELEMENTS = 1_024
+"""A mean run from which on runs are worth a step of a Python loop each."""
+
 Load = Callable[[Iterable[tuple[str, Tensor]]], object]
+Piece = slice | Tensor
 
 
 class NotMovable(RuntimeError):
@@ -39,6 +43,13 @@ class Runs:
         offset = numbers - self.source_R[run]
         inside &= offset < self.length_R[run]
         return inside, (self.target_R[run] + offset)[inside]
+
+    def within(self, first: int, end: int) -> Tensor:
+        """[R, 3]: source, target and length of what lies here of elements `first` to `end`."""
+        start_R = self.source_R.clamp(min=first)
+        length_R = (self.source_R + self.length_R).clamp(max=end) - start_R
+        target_R = self.target_R + start_R - self.source_R
+        return torch.stack([start_R, target_R, length_R], 1)[length_R > 0]
 
 
 class CoordinateMap:
@@ -70,6 +81,30 @@ class CoordinateMap:
             mask, positions = runs.locate(numbers + first)
             if positions.numel():
                 yield runs.parameter, mask, positions
+
+    def pieces(self, name: str, max_elements: int) -> Iterator[tuple[str, Piece, Piece]]:
+        """(parameter, elements of tensor `name`, where those lie), until all of it was named.
+
+        Long runs come as slices, which are thirty times faster to compare than positions.
+        """
+        first, size = self.first_number[name], self.sizes[name]
+        groups = [(runs.parameter, runs.within(first, first + size)) for runs in self.runs]
+        if sum(len(found_R3) for _, found_R3 in groups) * LONG_ELEMENTS > size:
+            yield from self._positions(name, max_elements)
+            return
+        for parameter, found_R3 in groups:
+            for source, target, length in found_R3.tolist():
+                for start in range(0, length, max_elements):
+                    num = min(max_elements, length - start)
+                    here, there = source - first + start, target + start
+                    yield parameter, slice(here, here + num), slice(there, there + num)
+
+    def _positions(self, name: str, max_elements: int) -> Iterator[tuple[str, Piece, Piece]]:
+        size = self.sizes[name]
+        for start in range(0, size, max_elements):
+            index = torch.arange(start, min(start + max_elements, size))
+            for parameter, mask, positions in self.places(name, index):
+                yield parameter, index[mask], positions
 
     def missing(self) -> list[str]:
         """Tensors of which an element lies nowhere: with one worker, a map that cannot be right."""

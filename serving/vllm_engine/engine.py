@@ -44,7 +44,12 @@ class Limits(NamedTuple):
 class _Run:
     """One request inside the engine."""
 
-    collector: RequestOutputCollector
+    on_output: Callable[[RequestOutput], None]
+    on_stale: Callable[[int], None]
+    collector: RequestOutputCollector | None = None
+    """None until vLLM has taken it."""
+    heard: bool = False
+    """Its caller has seen outputs: it cannot begin again."""
     restart: bool = False
     """Its prompt is to be computed again, under the weights that came meanwhile."""
 
@@ -62,6 +67,7 @@ class VllmEngine:
         self.llm, self.weights, self.silence = llm, weights, silence
         self._limits = limits
         self._lent = asyncio.Semaphore(limits.lent_slots)
+        self._lending = asyncio.Lock()
         self._num_inside: dict[Lane, int] = {"online": 0, "offline": 0}
         self._runs: set[_Run] = set()
 
@@ -85,69 +91,106 @@ class VllmEngine:
         *,
         lane: Lane = "online",
         on_output: Callable[[RequestOutput], None] = lambda _: None,
+        on_stale: Callable[[int], None] = lambda _: None,
         **options: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as vLLM makes them; `on_output` sees each first, also what an abort left.
 
         `prompt` is a rendered prompt or `TokensPrompt`; `options` go to `AsyncLLM.add_request`.
+        `on_stale` hears of a choice whose prompt stays computed by weights older than its tokens.
+        Raises `EngineBusy`, or `ValueError` for more choices than slots are lent.
         """
-        async with self._place(lane):
+        async with self._place(lane, params.n):
             while True:
                 await self.weights.is_open.wait()
-                run = _Run(
-                    await self.llm.add_request(
-                        request_id,
-                        self._salted(prompt),
-                        params,
-                        **{**options, "priority": PRIORITIES[lane]},
-                    )
-                )
-                async with contextlib.aclosing(self._outputs(run, on_output)) as outputs:
+                run = _Run(on_output, on_stale)
+                adding = {**options, "priority": PRIORITIES[lane]}
+                async with contextlib.aclosing(
+                    self._outputs(run, prompt, params, request_id, adding)
+                ) as outputs:
                     async for output in outputs:
                         yield output
                 if not run.restart:
                     return
 
     @contextlib.asynccontextmanager
-    async def _place(self, lane: Lane) -> AsyncIterator[None]:
-        """Counts the request; an offline one waits for a lent slot, online ones queue in vLLM."""
-        self._num_inside[lane] += 1
+    async def _place(self, lane: Lane, count: int) -> AsyncIterator[None]:
+        """Counts choices; offline ones wait for lent slots, online ones queue in vLLM."""
+        self.check_room(lane)
+        if lane == "offline" and count > self._limits.lent_slots:
+            raise ValueError(f"n: expected at most {self._limits.lent_slots} offline, got {count}")
+        self._num_inside[lane] += count
         try:
-            if lane == "online":
-                yield
-                return
-            async with self._lent:
+            async with self._lend(count if lane == "offline" else 0):
                 yield
         finally:
-            self._num_inside[lane] -= 1
+            self._num_inside[lane] -= count
+
+    @contextlib.asynccontextmanager
+    async def _lend(self, count: int) -> AsyncIterator[None]:
+        with contextlib.ExitStack() as taken:
+            if count:
+                async with self._lending:  # or two requests could wait for each other's slots
+                    for _ in range(count):
+                        await self._lent.acquire()
+                        taken.callback(self._lent.release)
+            yield
 
     async def _outputs(
-        self, run: _Run, on_output: Callable[[RequestOutput], None]
+        self,
+        run: _Run,
+        prompt: Any,
+        params: SamplingParams,
+        request_id: str,
+        options: Mapping[str, Any],
     ) -> AsyncGenerator[RequestOutput, None]:
         """What comes out, until the end, or until `run` is to be started again."""
-        collector = run.collector
-        self._runs.add(run)
+        self._runs.add(run)  # before its salt is made: weights may change while it is added
         try:
+            collector = run.collector = await self._add(prompt, params, request_id, options)
             finished = False
-            while not finished:
+            while not finished and not run.restart:
                 output = collector.get_nowait() or await collector.get()
                 if run.restart:
-                    return
+                    break
+                run.heard = True
                 finished = output.finished
-                on_output(output)
+                run.on_output(output)
                 yield output
-        except (asyncio.CancelledError, GeneratorExit):
-            await self.llm.abort(collector.request_id, internal=True)
-            if (last := collector.get_nowait()) is not None and not run.restart:
-                on_output(last)
+            if run.restart:
+                await self.llm.abort(collector.request_id, internal=True)
+        except BaseException:
+            if run.collector is not None:
+                await self._abort(run, run.collector)
             raise
         finally:
             self._runs.discard(run)
-            collector.close()
+            if run.collector is not None:
+                run.collector.close()
+
+    async def _add(
+        self, prompt: Any, params: SamplingParams, request_id: str, options: Mapping[str, Any]
+    ) -> RequestOutputCollector:
+        """Hand a request to vLLM; none of it stays there where that fails or is cancelled."""
+        own_id = f"{request_id}-{new_id()}"  # clients choose theirs, and may repeat them
+        try:
+            return await self.llm.add_request(own_id, self._salted(prompt), params, **options)
+        except BaseException:
+            await self.llm.abort(own_id)
+            raise
+
+    async def _abort(self, run: _Run, collector: RequestOutputCollector) -> None:
+        """End it inside vLLM and hand on what was sampled and not yet heard."""
+        if isinstance(collector.output, Exception):  # it would keep the last output out
+            collector.output = None
+        await self.llm.abort(collector.request_id, internal=True)
+        last, collector.output = collector.output, None
+        if isinstance(last, RequestOutput) and not run.restart:
+            run.on_output(last)
 
     def _salted(self, prompt: Any) -> Any:
         """Blocks that other weights computed are never reused for this prompt."""
-        salt = f"{prompt.get('cache_salt') or ''}/policy-{self.weights.policy_version}"
+        salt = f"{prompt.get('cache_salt') or ''}/weights-{self.weights.generation}"
         return {**prompt, "cache_salt": salt}
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[SampledToken, None]:
@@ -217,13 +260,20 @@ class VllmEngine:
     async def _restart_unstarted(self) -> None:
         """While paused: what has not sampled yet is computed from the start under new weights.
 
-        Its blocks carry the old version's salt, so a stale prefix could still be found for it.
+        Its blocks carry the old weights' salt, so a stale prefix could still be found for it.
         """
-        states = self.llm.output_processor.request_states.values()
+        states = list(self.llm.output_processor.request_states.values())
         started = {id(state.queue) for state in states if not state.is_prefilling}
-        for run in [run for run in self._runs if id(run.collector) not in started]:
+        again = [r for r in self._runs if not r.heard and id(r.collector) not in started]
+        for run in again:  # all of them first: an output may still arrive during the aborts
             run.restart = True
-            await self.llm.abort(run.collector.request_id, internal=True)
+        for run in again:
+            if run.collector is not None:
+                await self.llm.abort(run.collector.request_id, internal=True)
+        begun = {id(run.collector): run for run in self._runs if not run.restart}
+        for state in states:  # a choice that waits while its siblings are sampled already
+            if state.is_prefilling and id(state.queue) in begun:
+                begun[id(state.queue)].on_stale(state.request_index)
 
     def stats(self) -> EngineStats:
         """See `Engine.stats`."""
@@ -238,6 +288,8 @@ class VllmEngine:
         """See `Engine.check`."""
         if self.llm.errored:
             raise self.llm.dead_error
+        if self.weights.lost is not None:
+            raise self.weights.lost
 
     def close(self) -> None:
         self.llm.shutdown()

@@ -7,6 +7,7 @@ import tempfile
 from argparse import Namespace
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -24,6 +25,10 @@ WORKER_EXTENSION = "serving.vllm_engine.worker.WorkerExtension"
 SILENCE_PROCESSOR = "serving.vllm_engine.silence:SilenceProcessor"
 QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 """Nothing about a deployment leaves it, unless its operator says so."""
+LIMITS = {"VLLM_MAX_N_SEQUENCES": "128"}
+"""Choices of one request, as OpenAI allows; vLLM alone would take 16,384."""
+SPARE_ROWS, MIN_ROWS = 4, 4_096
+"""Of the silence table: the longer a row rests, the surer nobody writes to it any more."""
 ON_A_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "TORCH_COMPILE_DISABLE": "1"}
 """A gibibyte of cache, and no compiler run of 20 s in the first request that wants log-probs."""
 
@@ -53,7 +58,7 @@ def prepare_environment() -> None:
     """Before vLLM is imported; what the operator has set stays."""
     import torch
 
-    defaults = QUIET if torch.cuda.is_available() else QUIET | ON_A_CPU
+    defaults = QUIET | LIMITS | ({} if torch.cuda.is_available() else ON_A_CPU)
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
 
@@ -99,7 +104,7 @@ async def launch(
     from serving.vllm_engine.weights import LiveWeights
 
     token_id = TextCodec(folder).token_id(settings.silence_token)
-    silence = None if token_id is None else _silence_table(token_id)
+    silence = None if token_id is None else _silence_table(token_id, settings)
     args = parsed(folder, settings, silence=silence is not None)
     llm = AsyncLLM.from_engine_args(AsyncEngineArgs.from_cli_args(args))
     try:
@@ -127,14 +132,15 @@ def parsed(folder: Path, settings: ServingSettings, *, silence: bool) -> Namespa
     return args
 
 
-def _silence_table(token_id: int) -> "SilenceTable":
+def _silence_table(token_id: int, settings: ServingSettings) -> "SilenceTable":
     """Shared with the workers through their environment; gone with the processes."""
     from serving.vllm_engine.silence import TABLE_VARIABLE, TOKEN_VARIABLE, SilenceTable
 
+    num_requests = settings.max_running + settings.lent_slots + 2 * settings.max_waiting
     descriptor, path = tempfile.mkstemp(prefix="tendril-silence-")
     os.close(descriptor)
     os.environ[TOKEN_VARIABLE], os.environ[TABLE_VARIABLE] = str(token_id), path
-    return SilenceTable(Path(path), token_id, create=True)
+    return SilenceTable(Path(path), token_id, max(SPARE_ROWS * num_requests, MIN_ROWS))
 
 
 async def openai_app(engine: "VllmEngine", node: "ServingNode") -> FastAPI:
@@ -150,4 +156,6 @@ async def openai_app(engine: "VllmEngine", node: "ServingNode") -> FastAPI:
     tasks = await engine.llm.get_supported_tasks()
     app: FastAPI = build_app(args, tasks, engine.llm.model_config)
     await init_app_state(client, app.state, args, tasks)
+    # Where its engine dies, vLLM's server tells the one that runs it; ours watches by itself.
+    app.state.server = SimpleNamespace(should_exit=False)
     return app

@@ -5,13 +5,14 @@ requests that reach the engine here also bring log-probs, and each choice leaves
 """
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
 from vllm import SamplingParams
-from vllm.exceptions import GracefulHTTPError, VLLMClientError
+from vllm.exceptions import GracefulHTTPError, VLLMClientError, VLLMValidationError
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 
@@ -19,10 +20,12 @@ from serving.context import ServedRequest, served_request
 from serving.engine import EngineBusy, SampledToken
 from serving.node import ServingNode
 from serving.recorder import Decision
+from serving.spool import SpoolFull
 from serving.text import SampledText, TextCodec
 from serving.vllm_engine.engine import VllmEngine
 from serving.vllm_engine.outputs import sampled_tokens
 from serving.vllm_engine.silence import ARGUMENT, SilenceSlot
+from tendril.log import LogUnavailable
 from tendril.records import FinishReason, RoutedExperts, Sampling
 
 REFUSALS = (EngineBusy, ValueError, VLLMClientError, GracefulHTTPError)
@@ -47,6 +50,7 @@ class RecordingClient:
     ) -> AsyncGenerator[RequestOutput, None]:
         """As vLLM's, and a trace for every choice, durable before the last output is handed on."""
         request = served_request.get()
+        request.response_id = response_id(request_id)
         recording = self._recording(request, sampling_params)
         recording.prompt_token_ids = tuple(prompt.get("prompt_token_ids") or ())
         params = recording.prepared(sampling_params, self._engine.silence_ids)
@@ -56,17 +60,21 @@ class RecordingClient:
             request_id,
             lane=request.lane,
             on_output=recording.add,
+            on_stale=recording.stale.add,
             **{name: value for name, value in options.items() if name != "priority"},
         )
         try:
             async for output in outputs:
+                refuse_grammar(output, sampling_params)
                 if recording.ended:
                     self._finish(recording)
                 yield output
         except Exception as error:
             recording.failed = True
-            recording.refused = isinstance(error, REFUSALS) and not recording.tokens
-            raise
+            recording.refused = isinstance(error, REFUSALS) and not any(recording.tokens.values())
+            if (status := status_of(error)) is None:
+                raise
+            raise GracefulHTTPError(str(error), status) from error
         finally:
             await outputs.aclose()
             self._finish(recording)
@@ -83,14 +91,48 @@ class RecordingClient:
             share=share,
             forced=forced,
             slot=silence.take(forced) if explores and silence else None,
-            policy_version=self._engine.weights.policy_version,
+            policy_version=lambda: self._engine.weights.policy_version,
             chat_template_digest=self._chat_template_digest if request.route == "chat" else None,
             choices=[next(request.choices) for _ in range(params.n)],
         )
 
     def _finish(self, recording: "Recording") -> None:
+        """A trace for each choice; raises the first error when all were tried."""
+        errors: list[Exception] = []
         for decision in recording.take_decisions():
-            self._node.recorder.finish(decision)
+            try:
+                self._node.recorder.finish(decision)
+            except (SpoolFull, LogUnavailable) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+def status_of(error: Exception) -> HTTPStatus | None:
+    """What vLLM's server is to answer an error of ours; None for its own."""
+    if isinstance(error, EngineBusy):
+        return HTTPStatus.TOO_MANY_REQUESTS
+    if isinstance(error, SpoolFull | LogUnavailable):
+        return HTTPStatus.SERVICE_UNAVAILABLE
+    return None
+
+
+def refuse_grammar(output: RequestOutput, params: SamplingParams) -> None:
+    """Raises where the engine failed on a grammar that the client sent.
+
+    vLLM compiles grammars beside the model, and would call it an error of the server's.
+    """
+    failed = any(choice.finish_reason == "error" for choice in output.outputs)
+    if failed and params.structured_outputs is not None:
+        raise VLLMValidationError(
+            "structured_outputs: expected a grammar that can be followed",
+            parameter="structured_outputs",
+        )
+
+
+def response_id(request_id: str) -> str | None:
+    """The id under which the Responses API may continue this, from that of one of its steps."""
+    return request_id.rpartition("_")[0] if request_id.startswith("resp_") else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,8 +145,8 @@ class Recording:
     share: float
     forced: bool
     slot: SilenceSlot | None
-    policy_version: int
-    """When the request came; the outputs name the versions that sampled."""
+    policy_version: Callable[[], int]
+    """The engine's now; a last output names the versions that sampled."""
     choices: list[int]
     chat_template_digest: str | None = None
     failed: bool = False
@@ -112,6 +154,8 @@ class Recording:
     """Before anything was sampled, for what it asked: there is nothing to record."""
     params: SamplingParams | None = None
     prompt_token_ids: tuple[int, ...] = ()
+    stale: set[int] = field(default_factory=set)
+    """Choices whose prompt was computed by older weights than all of their tokens."""
     last: dict[int, CompletionOutput] = field(default_factory=dict)
     tokens: dict[int, list[SampledToken]] = field(default_factory=dict)
     first_token_at: float | None = None
@@ -139,7 +183,7 @@ class Recording:
             self._note_first(output)
         assert self.params is not None  # `prepared` came first
         for choice in output.outputs:
-            tokens = sampled_tokens(choice, policy_version=self.policy_version)
+            tokens = sampled_tokens(choice, policy_version=self.policy_version())
             if self.params.output_kind == RequestOutputKind.DELTA:
                 self.tokens.setdefault(choice.index, []).extend(tokens)
             else:
@@ -154,7 +198,7 @@ class Recording:
             self.first_token_at = stats.arrival_time + stats.first_token_latency
             self.queue_s = max(0.0, stats.scheduled_ts - stats.queued_ts)
         if self.request.policy_version is None:
-            self.request.policy_version = self.policy_version
+            self.request.policy_version = self.policy_version()
             self.request.first_token_at = self.first_token_at
 
     def take_decisions(self) -> list[Decision]:
@@ -190,7 +234,7 @@ class Recording:
             text=text,
             exploration_share=self.share,
             forced=self.forced,
-            untrainable=masked_by(params),
+            untrainable="stale_prompt" if index in self.stale else masked_by(params),
             chat_template_digest=self.chat_template_digest,
             tokens=tokens,
             finish_reason="error" if self.failed else reason,

@@ -19,27 +19,35 @@ from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from serving.engine import SampledToken
+from serving.engine import EngineBusy, SampledToken
 
 TOKEN_VARIABLE, TABLE_VARIABLE = "TENDRIL_SILENCE_TOKEN_ID", "TENDRIL_SILENCE_TABLE"
 """How the serving process tells its workers, who inherit its environment."""
 ARGUMENT = "tendril_silence"
-NUM_ROWS = 4_096
 
 
 class SilenceTable:
     """One float a request, silence's first log-prob, in memory that processes share."""
 
-    def __init__(self, path: Path, token_id: int, *, create: bool) -> None:
+    def __init__(self, path: Path, token_id: int, num_rows: int | None = None) -> None:
+        """Made anew with that many rows, else the one that is there."""
         self.token_id = token_id
-        self._values: NDArray[np.float64] = np.memmap(
-            path, np.float64, "w+" if create else "r+", shape=(NUM_ROWS,)
+        self._values: NDArray[np.float64] = (
+            np.memmap(path, np.float64, "r+")
+            if num_rows is None
+            else np.memmap(path, np.float64, "w+", shape=(num_rows,))
         )
         # First in, first out: a request that was aborted may write once more to its row.
-        self._free = deque(range(NUM_ROWS))
+        self._free = deque(range(len(self._values)))
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
 
     def take(self, forbid: bool) -> "SilenceSlot":
-        """A row for one request. Raises `IndexError` with more requests than rows."""
+        """A row for one request. Raises `EngineBusy` with more requests than rows."""
+        if not self._free:
+            raise EngineBusy(f"more than {len(self._values)} requests at once")
         row = self._free.popleft()
         self._values[row] = math.nan
         return SilenceSlot(self, row, forbid)
@@ -90,7 +98,7 @@ class SilenceProcessor(LogitsProcessor):
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self._token = int(os.environ[TOKEN_VARIABLE])
-        self._table = SilenceTable(Path(os.environ[TABLE_VARIABLE]), self._token, create=False)
+        self._table = SilenceTable(Path(os.environ[TABLE_VARIABLE]), self._token)
         self._requests: dict[int, tuple[dict[str, Any], float, list[int]]] = {}
 
     def is_argmax_invariant(self) -> bool:

@@ -6,7 +6,8 @@ only the scatter happens while requests are held.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,23 +37,22 @@ vllm._custom_ops._supports_onednn = False
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Elements of one parameter, in the parameter's dtype; `position` None means all of it."""
+    """Elements of one parameter, in the parameter's dtype."""
 
     parameter: Tensor  # flat view
     position: Tensor
-    old: Tensor | None
+    old: Tensor
     new: Tensor
 
     def apply(self) -> None:
         self.parameter[self.position] = self.new
 
     def undo(self) -> None:
-        if self.old is not None:
-            self.parameter[self.position] = self.old
+        self.parameter[self.position] = self.old
 
     def fits(self) -> bool:
         """Whether the parameter still holds what the patch was made against."""
-        return self.old is None or torch.equal(self.parameter[self.position], self.old)
+        return torch.equal(self.parameter[self.position], self.old)
 
 
 @dataclass
@@ -139,16 +139,13 @@ def changes_of(path: Path, model: nn.Module, places: CoordinateMap) -> list[Chan
             name = key.removesuffix(NEW)
             index = patch.get_tensor(name + INDEX) if name + INDEX in names else None
             old = patch.get_tensor(name + OLD) if name + OLD in names else None
-            for target, mask, position in places.places(name, index):
+            for target, mask, found in places.places(name, index):
                 flat = parameters[target]
-                changes.append(
-                    Change(
-                        flat,
-                        position.to(flat.device),
-                        None if old is None else old[mask].to(flat.device, flat.dtype),
-                        patch.get_tensor(key)[mask].to(flat.device, flat.dtype),
-                    )
-                )
+                position = found.to(flat.device)
+                # Without a base to compare with, what is there now is what to go back to.
+                before = flat[position] if old is None else old[mask].to(flat.device, flat.dtype)
+                new = patch.get_tensor(key)[mask].to(flat.device, flat.dtype)
+                changes.append(Change(flat, position, before, new))
                 if not changes[-1].fits():
                     raise ValueError(
                         f"{target}: holds other weights than the patch was made against"
@@ -161,42 +158,63 @@ class WorkerExtension:
 
     weight_transfer_engine: PatchEngine
     model_runner: Any
-    _job: threading.Thread
-    _result: str | None
+    _tendril_job: Future[Callable[[], None]]
+    _weight_update_active: bool
 
     def tendril_stage(self, patch: str) -> None:
         """Read and translate a patch beside the running model; ask `tendril_result` for the end."""
         engine = self.weight_transfer_engine
 
-        def work() -> None:
-            engine.staged = (patch, changes_of(Path(patch), engine.model, engine.map))
+        def work() -> Callable[[], None]:
+            changes = changes_of(Path(patch), engine.model, engine.map)
+            return lambda: setattr(engine, "staged", (patch, changes))
 
         self._tendril_start(work)
 
     def tendril_verify(self, folder: str) -> None:
-        """Compare every element with the checkpoint in `folder`; ask `tendril_result`."""
+        """Compare every element with the checkpoint in `folder`; ask `tendril_result`.
+
+        Weights that are as they should be need no way back: what it held is freed.
+        """
         engine = self.weight_transfer_engine
-        self._tendril_start(lambda: verify(Path(folder) / WEIGHTS_FILE, engine.model, engine.map))
+
+        def work() -> Callable[[], None]:
+            verify(Path(folder) / WEIGHTS_FILE, engine.model, engine.map)
+            return lambda: setattr(engine, "applied", [])
+
+        self._tendril_start(work)
 
     def tendril_take_back(self) -> None:
-        """Undo the last update; an update that is still running ends first."""
+        """Undo the last update, wherever it stopped; one that still runs ends first."""
         self.weight_transfer_engine.take_back()
+        self.weight_transfer_engine.reset_weight_update_target()
+        self._weight_update_active = False  # else vLLM would refuse every later update
 
-    def _tendril_start(self, work: Any) -> None:
+    def _tendril_start(self, work: Callable[[], Callable[[], None]]) -> None:
+        """Run `work` in a thread. What it returns is called once the end is asked for.
+
+        So a job that was given up and ends late neither answers for the next nor changes a thing.
+        """
+        job: Future[Callable[[], None]] = Future()
+
         def run() -> None:
             try:
-                work()
-                self._result = ""
+                job.set_result(work())
             except BaseException as error:  # noqa: BLE001  told to whoever polls
-                self._result = f"{type(error).__name__}: {error}"
+                job.set_exception(error)
 
-        self._result = None
-        self._job = threading.Thread(target=run, name="tendril", daemon=True)
-        self._job.start()
+        self._tendril_job = job
+        threading.Thread(target=run, name="tendril", daemon=True).start()
 
     def tendril_result(self) -> str | None:
         """None while the job runs, else what went wrong, or nothing."""
-        return self._result
+        job = self._tendril_job
+        if not job.done():
+            return None
+        if (error := job.exception()) is not None:
+            return f"{type(error).__name__}: {error}"
+        job.result()()
+        return ""
 
 
 @torch.no_grad()
@@ -206,17 +224,10 @@ def verify(path: Path, model: nn.Module, places: CoordinateMap) -> None:
     with opened(path) as checkpoint:
         for name in sorted(checkpoint.keys()):
             stored = checkpoint.get_tensor(name).view(-1)
-            for index in pieces(stored.numel()):
-                for target, mask, position in places.places(name, index):
-                    flat = parameters[target]
-                    live = flat[position.to(flat.device)]
-                    if not torch.equal(live, stored[index][mask].to(flat.device, flat.dtype)):
-                        raise ValueError(f"{target}: differs from {name} of {path}")
-
-
-def pieces(size: int) -> Iterator[Tensor]:
-    for start in range(0, size, VERIFY_ELEMENTS):
-        yield torch.arange(start, min(start + VERIFY_ELEMENTS, size))
+            for target, source, place in places.pieces(name, VERIFY_ELEMENTS):
+                flat = parameters[target]
+                if not torch.equal(flat[place], stored[source].to(flat.device, flat.dtype)):
+                    raise ValueError(f"{target}: differs from {name} of {path}")
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:

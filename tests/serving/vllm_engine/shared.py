@@ -18,19 +18,27 @@ from tendril.settings import ServingSettings
 T = TypeVar("T")
 IS_INSTALLED = importlib.util.find_spec("vllm") is not None
 SLOTS = 64
+FAULTY = ("--worker-extension-cls", "tests.serving.vllm_engine.faulty_worker.FaultyWorker")
+SMALL_STEPS = ("--max-num-batched-tokens", str(SLOTS + 8))
+"""Prompts are computed a part at a time."""
 
 
 class SharedVllm:
     """A running engine; `reset` brings it back to version 1 of its folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **overrides: Any) -> None:
         from serving.vllm_engine.launch import launch
 
         self.folder = folder
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True).start()
         settings = ServingSettings(
-            engine="vllm", max_context_tokens=128, max_running=SLOTS, max_waiting=2_000, seed=0
+            engine="vllm",
+            max_context_tokens=128,
+            max_running=SLOTS,
+            max_waiting=2_000,
+            seed=0,
+            **overrides,
         )
         scratch = Path(tempfile.mkdtemp(prefix="tendril-test-"))
         with warnings.catch_warnings():  # its libraries', as they are imported

@@ -73,6 +73,40 @@ def test_positions_of_a_sparse_change() -> None:
     assert (target, mask.tolist(), position.tolist()) == ("qk", [True, True, False], [13, 15])
 
 
+class Stacked(nn.Module):
+    """Long tensors, one after the other in one parameter: one run holds several of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = nn.Parameter(torch.zeros(6_000), requires_grad=False)
+
+    def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        for name, tensor in weights:
+            start = {"a": 0, "b": 2_500, "c": 5_000}[name]
+            self.stack.data[start : start + tensor.numel()] = tensor
+
+
+@pytest.mark.parametrize("max_elements", [7, 1_000_000])
+def test_long_runs_come_as_slices_and_short_ones_as_positions(max_elements: int) -> None:
+    stacked = Stacked()
+    long = {"a": torch.randn(2_500), "b": torch.randn(2_500), "c": torch.randn(1_000)}
+    stacked.load(long.items())
+    short, short_places = loaded(torch.float32)
+    for model, places, checkpoint, kind in (
+        (stacked, CoordinateMap.build(stacked, stacked.load, long), long, slice),
+        (short, short_places, CHECKPOINT, Tensor),
+    ):
+        found = {n: torch.full_like(p, torch.nan).view(-1) for n, p in model.named_parameters()}
+        for name, tensor in checkpoint.items():
+            for target, source, place in places.pieces(name, max_elements):
+                assert name == "c" or isinstance(source, kind)  # `c` is too short for a slice
+                found[target][place] = tensor.view(-1)[source]
+        for name, parameter in model.named_parameters():
+            covered = ~found[name].isnan()
+            assert torch.equal(found[name][covered], parameter.view(-1)[covered])
+            assert int(covered.sum()) == {"stack": 6_000, "qk": 16, "out": 16}.get(name, 4)
+
+
 def test_a_tensor_that_is_held_twice_is_changed_twice() -> None:
     _, places = loaded(torch.float32)
     assert {target for target, _, _ in places.places("norm", torch.tensor([2]))} == {
