@@ -99,10 +99,9 @@ def _failing(
         if not line.balanced
     ]
     found += [
-        f"{node.node} (version {node.policy_version}) refused an update: "
-        f"{node.detail or 'no reason given'}"
+        f"{node.node} (version {node.policy_version}) refused an update: {node.refusal}"
         for node in nodes
-        if node.state == "refused"
+        if node.refusing
     ]
     return found + _lagging(stages[1:], "stale")
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from dashboards.bounded import Curve, Recent, RecentCount
 from dashboards.health import Limits, StageName, health_of, stages_of
+from dashboards.nodes import NodeBook
 from dashboards.snapshot import (
     Curves,
     LedgerLine,
     LoopSnapshot,
-    NodeView,
     Traffic,
 )
 from dashboards.spread import spread_of
@@ -34,7 +34,6 @@ from tendril.records import (
 )
 
 MAX_IDS = 100_000
-MAX_NODES = 200
 RATE_WINDOW_S = 10
 FAILURE_WINDOW_S = 300
 
@@ -52,12 +51,13 @@ class LoopView:
         self._episodes: Recent[EpisodeFacts] = Recent(MAX_IDS)
         self._counts: Counter[str] = Counter()
         self._outcomes: Counter[str] = Counter()
+        self._untrainable: Counter[str] = Counter()
         self._repeats: Counter[str] = Counter()
         self._newest_at: dict[StageName, float | None] = dict.fromkeys(
             ("request", "feedback", "episode", "trained", "live")
         )
-        self._nodes: dict[str, NodeStatus] = {}
-        self._ledgers: dict[str, Ledger] = {}
+        self._nodes = NodeBook()
+        self._ledgers: dict[tuple[str, str], Ledger] = {}
         self._newest_version: int | None = None
         self._log_at: float | None = None
 
@@ -78,9 +78,10 @@ class LoopView:
             case Release():
                 self._versions.add_release(record)
             case NodeStatus():
-                self._add_status(record)
+                self._versions.add_status(record)
+                self._nodes.add(record)
             case Ledger():
-                self._ledgers[record.process] = record
+                self._ledgers[record.process, record.node] = record
             case DeadLetter():
                 self._counts["dead_letters"] += 1
 
@@ -108,6 +109,8 @@ class LoopView:
         self._decisions.add(trace.served_at)
         if failed:
             self._failures.add(trace.served_at)
+        if trace.untrainable is not None:
+            self._untrainable[trace.untrainable] += 1
         self._touch("request", trace.served_at)
 
     def _add_feedback(self, feedback: Feedback) -> None:
@@ -144,13 +147,6 @@ class LoopView:
         self._outcomes[facts.outcome] += sign
         self._counts["held_out" if facts.held_out else "train"] += sign
 
-    def _add_status(self, status: NodeStatus) -> None:
-        self._versions.add_status(status)
-        self._nodes.pop(status.node, None)
-        self._nodes[status.node] = status
-        if len(self._nodes) > MAX_NODES:
-            del self._nodes[next(iter(self._nodes))]
-
     def snapshot(self) -> LoopSnapshot:
         """Everything a display needs, as of now."""
         now, book = self._now(), self._versions
@@ -160,7 +156,8 @@ class LoopView:
         base_version = min(rates, default=None)
         views = tuple(v.view(live_version) for v in reversed(versions))
         stages = stages_of(self._newest_at | {"live": live_since}, self._limits, now)
-        traffic, nodes, ledger = self._traffic(now), self._node_views(now), self._ledger_lines()
+        traffic, ledger = self._traffic(now), self._ledger_lines()
+        nodes = self._nodes.views(live_version, now)
         num_unread = self._counts["dead_letters"] + self._counts["unreadable"]
         return LoopSnapshot(
             at=now,
@@ -196,7 +193,7 @@ class LoopView:
         """As released; before any release, what the nodes say they serve."""
         if self._versions.live_version is not None:
             return self._versions.live_version, self._versions.live_since
-        serving = [s for s in self._nodes.values() if s.state == "serving"]
+        serving = [s for s in self._nodes.statuses() if s.state == "serving"]
         version = max((s.policy_version for s in serving), default=None)
         since = {v.policy_version: v.live_at for v in self._versions.ordered()}
         return version, None if version is None else since[version]
@@ -213,6 +210,7 @@ class LoopView:
             num_episodes_held_out=self._counts["held_out"],
             outcomes=dict(self._outcomes),
             num_repeats=dict(self._repeats),
+            untrainable=dict(self._untrainable),
         )
 
     def _curves(self) -> Curves:
@@ -228,33 +226,17 @@ class LoopView:
             accepted_bytes_per_decision=tuple(r.accepted_bytes_per_decision for _, r in bins),
         )
 
-    def _node_views(self, now: float) -> tuple[NodeView, ...]:
-        live_version, _ = self._live()
-        return tuple(
-            NodeView(
-                node=status.node,
-                policy_version=status.policy_version,
-                state=status.state,
-                detail=status.detail,
-                versions_behind=max(0, (live_version or 0) - status.policy_version),
-                at=status.at,
-                age_s=max(0.0, now - status.at),
-                num_running=status.num_running,
-                num_waiting=status.num_waiting,
-            )
-            for _, status in sorted(self._nodes.items())
-        )
-
     def _ledger_lines(self) -> tuple[LedgerLine, ...]:
         return tuple(
             LedgerLine(
                 process=process,
+                node=node,
                 kind=kind,
                 at=ledger.at,
                 read=read,
                 outcomes=ledger.outcomes.get(kind, {}),
                 balanced=sum(ledger.outcomes.get(kind, {}).values()) == read,
             )
-            for process, ledger in sorted(self._ledgers.items())
+            for (process, node), ledger in sorted(self._ledgers.items())
             for kind, read in ledger.read.items()
         )

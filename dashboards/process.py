@@ -79,8 +79,10 @@ def report(telemetry: Telemetry, snapshot: LoopSnapshot) -> None:
             telemetry.gauge("tendril.loop.newest", stage.at, stage=stage.name)
     for line in snapshot.ledger:
         imbalance = line.read - sum(line.outcomes.values())
-        kind = f"{line.process}/{line.kind}"
-        telemetry.gauge("tendril.ledger.imbalance", imbalance, kind=kind)
+        about = {"kind": f"{line.process}/{line.kind}", "node": line.node}
+        telemetry.gauge("tendril.ledger.imbalance", imbalance, **about)
+    if snapshot.live_version is not None:
+        telemetry.gauge("tendril.loop.live_version", snapshot.live_version)
 
 
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:

@@ -34,6 +34,8 @@ class Traffic(View, frozen=True, kw_only=True):
     """Episodes by outcome."""
     num_repeats: dict[str, int]
     """By kind: records seen again and not counted again."""
+    untrainable: dict[str, int]
+    """Decisions that the learner must not use, by reason."""
 
 
 class Curves(View, frozen=True, kw_only=True):
@@ -108,12 +110,20 @@ class NodeView(View, frozen=True, kw_only=True):
     age_s: float
     num_running: int
     num_waiting: int
+    refusal: str
+    """Why it last refused an update; empty where it never did."""
+    refused_s: float | None
+    """How long ago that was."""
+    refusing: bool
+    """Nothing was swapped since, and it serves another version than the live one."""
 
 
 class LedgerLine(View, frozen=True, kw_only=True):
     """One kind of record in one process: what was read and what became of it."""
 
     process: str
+    node: str
+    """Which serving node, where there are several such processes; else empty."""
     kind: str
     at: float
     read: int

@@ -6,7 +6,7 @@ import random
 import time
 from pathlib import Path
 
-from serving.context import ServedRequest
+from serving.context import ServedRequest, operation
 from serving.engine import Engine
 from serving.feedback.tokens import FeedbackTokens
 from serving.keys import key_ring, node_secret
@@ -59,7 +59,7 @@ async def _load(settings: Settings, version: int, folder: Path) -> tuple[Engine,
     if serving.engine == "vllm":
         from serving.vllm_engine.launch import launch
 
-        scratch = settings.path(Path("serving/patches"))
+        scratch = settings.path(serving.folder / "patches")
         return await launch(folder, version, serving, scratch), codec
     return _torch_engine(serving, version, folder, codec), codec
 
@@ -85,7 +85,9 @@ def build_node(
 ) -> ServingNode:
     """Wire the parts around a loaded engine."""
     serving = settings.serving
-    spool = Spool(settings.path(Path("serving/spool.db")), event_log, serving.max_spooled)
+    name = settings.shipping.node
+    spool_path = settings.path(serving.folder / "spool.db")
+    spool = Spool(spool_path, event_log, serving.max_spooled, node=name)
     secret = node_secret(settings.workspace)
     reporting = telemetry.setup("serving", settings.telemetry)
     sessions = SessionIndex()
@@ -96,6 +98,7 @@ def build_node(
         report(reporting, trace)
 
     return ServingNode(
+        name=name,
         settings=serving,
         engine=engine,
         codec=codec,
@@ -127,10 +130,12 @@ def remember(sessions: SessionIndex, request: ServedRequest, reply: str, trace_i
 def report(reporting: Telemetry, trace: Trace) -> None:
     """Count and time one decision, streamed or not."""
     about = {
-        "gen_ai.operation.name": "chat" if trace.route == "chat" else "text_completion",
+        "gen_ai.operation.name": operation(trace.route),
         "gen_ai.request.model": trace.model,
     }
-    reporting.count("tendril.serving.decisions", suppressed=trace.suppressed)
+    reporting.count("tendril.serving.decisions", suppressed=trace.suppressed, lane=trace.lane)
+    if trace.untrainable is not None:
+        reporting.count("tendril.serving.untrainable", reason=trace.untrainable)
     reporting.record("gen_ai.server.request.duration", trace.latency.total_s, **about)
     if trace.completion_token_ids:
         reporting.record("gen_ai.server.time_to_first_token", trace.latency.first_token_s, **about)

@@ -67,11 +67,6 @@ class ServedRequest:
         """The first choice has the request's own id, so that one header names them all."""
         return self.request_id if choice == 0 else f"{self.request_id}.{choice}"
 
-    @property
-    def operation(self) -> str:
-        """As the GenAI semantic conventions name it."""
-        return "chat" if self.route == "chat" else "text_completion"
-
     def span_attributes(self, model: str) -> dict[str, Attribute | list[str]]:
         """What is known at the end, in the names of the GenAI conventions; never content."""
         attributes: dict[str, Attribute | list[str]] = {
@@ -98,6 +93,11 @@ class ServedRequest:
 
 
 served_request: ContextVar[ServedRequest] = ContextVar("served_request")
+
+
+def operation(route: Route) -> str:
+    """As the GenAI semantic conventions name it."""
+    return "chat" if route == "chat" else "text_completion"
 
 
 def _sampling_attributes(sampling: Sampling | None) -> dict[str, Attribute | list[str]]:

@@ -8,14 +8,15 @@ until its first byte: only then is the policy version known that sampled the fir
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.access import FEEDBACK_PATHS
 from serving.api.errors import Refused
-from serving.context import ServedRequest, served_request
+from serving.context import ServedRequest, operation, served_request
 from serving.feedback.tokens import TraceScope
 from serving.identity import APPLICATION_PATHS, identify
 from serving.node import ServingNode
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/v1/feedback", "/v1/feedback/schema"})
-"""No key needed: probes, and feedback, which carries its own token."""
+OPEN_PATHS = FEEDBACK_PATHS | {"/health", "/ready"}
+"""No key needed."""
 LISTING_PATHS = frozenset({"/v1/models"})
 
 
@@ -30,21 +31,22 @@ class Door:
         if scope["type"] == "websocket":  # an engine's own server may have some
             await send({"type": "websocket.close", "code": 1008})
             return
-        if scope["type"] != "http" or path in OPEN_PATHS or scope["method"] == "OPTIONS":
+        if scope["type"] != "http" or path in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
+        headers = Headers(scope=scope)
         try:
-            key = self._node.authenticate(Headers(scope=scope))
+            key = self._node.authenticate(headers)
             if path in APPLICATION_PATHS and scope["method"] == "POST":
                 messages = await _read(receive)
                 body = b"".join(message.get("body", b"") for message in messages)
-                request = identify(self._node, key, Headers(scope=scope), path, body)
+                request = identify(self._node, key, headers, path, body)
                 self._node.admit(request.lane)
             elif path in APPLICATION_PATHS | LISTING_PATHS:
                 await self._app(scope, receive, send)
                 return
             else:  # an engine's own server has routes that are nobody else's business
-                raise Refused(404, "http_error", f"{scope['method']} {path}: Not Found")
+                raise Refused(404, "http_error", f"{scope['method']} {path[:80]}: Not Found")
         except Refused as refused:
             await refused.response()(scope, receive, send)
             return
@@ -64,7 +66,7 @@ class Door:
         served_request.set(request)
         model = self._node.settings.model_name
         with self._node.telemetry.server_span(
-            request.operation, model, Headers(scope=scope)
+            operation(request.route), model, Headers(scope=scope)
         ) as span:
             try:
                 await self._app(scope, replayed, NamedReply(send, request, self._node))
@@ -83,27 +85,37 @@ async def _read(receive: Receive) -> list[Message]:
 class NamedReply:
     """Sends a reply with the headers that name its traces, where a token was sampled.
 
-    An engine's own server knows of no `Retry-After`.
+    What comes before the first token waits for it: the Responses API announces itself.
     """
 
     def __init__(self, send: Send, request: ServedRequest, node: ServingNode) -> None:
         self._send, self._request, self._node = send, request, node
-        self._start: Message | None = None
+        self._held: list[Message] = []
+        self._is_open = False
 
     async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._start = message
+        if self._is_open:
+            await self._send(message)
             return
-        if self._start is not None:
-            start, self._start = self._start, None
-            self._name(start)
-            await self._send(start)
-        await self._send(message)
+        self._held.append(message)
+        if self._is_nameable(message):
+            self._is_open = True
+            self._name(self._held[0])
+            for held in self._held:
+                await self._send(held)
+            self._held.clear()
+
+    def _is_nameable(self, message: Message) -> bool:
+        if message["type"] == "http.response.start":
+            return False
+        is_last = not message.get("more_body", False)
+        is_refused = self._held[0]["status"] >= 400
+        return is_last or is_refused or self._request.policy_version is not None
 
     def _name(self, start: Message) -> None:
         request = self._request
         if start["status"] >= 400:
-            if start["status"] in (429, 503):
+            if start["status"] in (429, 503):  # an engine's own server knows of no such header
                 MutableHeaders(scope=start).setdefault("retry-after", "1")
             return
         if request.policy_version is None:

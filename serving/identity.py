@@ -8,17 +8,16 @@ from typing import Any
 import msgspec
 from starlette.datastructures import Headers
 
+from serving.access import MAX_IDENTIFIER_CHARS, header_text, identifier, lane_of
 from serving.api.errors import Refused
 from serving.context import Caller, ServedRequest
 from serving.history import history_of
 from serving.keys import ApplicationKey, is_internal
 from serving.node import ServingNode
-from tendril.ids import user_key
-from tendril.records import Lane, Route
+from tendril.records import Route
 
 CHAT_PATHS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
 APPLICATION_PATHS = CHAT_PATHS | {"/v1/completions"}
-MAX_IDENTIFIER = 128
 
 
 def identify(
@@ -35,27 +34,35 @@ def identify(
             400, "unsupported", "use_beam_search: expected false, as beams are not sampled",
             param="use_beam_search",
         )  # fmt: skip
-    user = _text(headers.get("x-tendril-user") or fields.get("user")
-                 or fields.get("safety_identifier"))  # fmt: skip
-    caller = Caller(
-        tenant=key.tenant,
-        user_key=user_key(f"{key.tenant}/{user or 'anonymous'}", node.secret),
-        train_consent=headers.get("x-tendril-train-consent", "true").lower() != "false",
-        content_consent=headers.get("x-tendril-content-consent", "false").lower() == "true",
-    )
+    caller = _caller(node, key, headers, fields)
     history = history_of(path, fields)
-    given = _text(headers.get("x-tendril-session-id") or _metadata(fields).get("session_id"))
-    session = node.sessions.resolve(caller, given=given, history=history, now=time.monotonic())
+    given = identifier(
+        header_text(headers, "x-tendril-session-id"), _metadata(fields).get("session_id")
+    )
     arm, propensity = _arm(headers, node.secret)
     return ServedRequest(
         caller=caller,
-        session=session,
+        session=node.sessions.resolve(caller, given=given, history=history, now=time.monotonic()),
         route=_route(path, node),
-        lane=_lane(headers, key),
+        lane=lane_of(key, headers.get("x-tendril-lane", "online")),
         arm=arm,
         propensity=propensity,
-        harness_digest=_text(headers.get("x-tendril-harness")),
+        harness_digest=identifier(header_text(headers, "x-tendril-harness")) or None,
         history=history,
+    )
+
+
+def _caller(
+    node: ServingNode, key: ApplicationKey, headers: Headers, fields: Mapping[str, Any]
+) -> Caller:
+    user = identifier(
+        header_text(headers, "x-tendril-user"), fields.get("user"), fields.get("safety_identifier")
+    )
+    return Caller(
+        tenant=key.tenant,
+        user_key=node.user_key(key.tenant, user),
+        train_consent=headers.get("x-tendril-train-consent", "true").lower() != "false",
+        content_consent=headers.get("x-tendril-content-consent", "false").lower() == "true",
     )
 
 
@@ -72,25 +79,10 @@ def _metadata(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _text(value: object) -> str | None:
-    """A usable identifier, or None."""
-    if not isinstance(value, str) or not value:
-        return None
-    return value.encode(errors="replace").decode()[:MAX_IDENTIFIER]
-
-
 def _route(path: str, node: ServingNode) -> Route:
     if path in CHAT_PATHS:
         return "chat"
     return "suggestion" if node.silence_token_id is not None else "completion"
-
-
-def _lane(headers: Headers, key: ApplicationKey) -> Lane:
-    lane = headers.get("x-tendril-lane", "online")
-    if lane not in ("online", "offline") or lane not in key.lanes:
-        allowed = " or ".join(sorted(key.lanes))
-        raise Refused(403, "lane_refused", f"x-tendril-lane: expected {allowed}, got {lane!r:.40}")
-    return "offline" if lane == "offline" else "online"
 
 
 def _arm(headers: Headers, secret: bytes) -> tuple[str, float]:
@@ -103,4 +95,4 @@ def _arm(headers: Headers, secret: bytes) -> tuple[str, float]:
         propensity = math.nan
     if not 0 < propensity <= 1:
         return "live", 1.0
-    return headers.get("x-tendril-arm", "live")[:MAX_IDENTIFIER], propensity
+    return headers.get("x-tendril-arm", "live")[:MAX_IDENTIFIER_CHARS], propensity

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from fastapi import Request
 from starlette.datastructures import Headers
 
-from serving.api.errors import Refused
+from serving.access import header_text, key_of
+from serving.api.errors import Refused, refusal
 from serving.engine import Engine, EngineBusy
 from serving.feedback.tokens import FeedbackTokens
 from serving.keys import ApplicationKey, KeyRing
@@ -15,6 +16,7 @@ from serving.recorder import Recorder
 from serving.sessions import SessionIndex
 from serving.spool import Spool
 from serving.text import TextCodec
+from tendril.ids import user_key
 from tendril.records import Lane, Trace
 from tendril.settings import ServingSettings
 from tendril.telemetry import Telemetry
@@ -24,6 +26,7 @@ from tendril.telemetry import Telemetry
 class ServingNode:
     """Everything a route may need; the app holds one as `app.state.node`."""
 
+    name: str
     settings: ServingSettings
     engine: Engine
     codec: TextCodec
@@ -41,34 +44,38 @@ class ServingNode:
 
     def authenticate(self, headers: Headers) -> ApplicationKey:
         """The caller's key. Raises `Refused` 401 without a known one."""
-        authorization = headers.get("authorization", "").encode("latin-1")
-        given = authorization.decode(errors="replace")
-        if not given and "x-api-key" in headers:  # as Anthropic's clients send it
-            given = f"Bearer {headers['x-api-key']}"
-        key = self.keys.authenticate(given)
-        if key is None:
-            raise Refused(
-                401, "invalid_api_key",
-                "Authorization: expected 'Bearer <application key>', got "
-                + ("an unknown key" if given else "none"),
-            )  # fmt: skip
-        return key
+        return key_of(
+            self.keys, header_text(headers, "authorization"), header_text(headers, "x-api-key")
+        )
 
-    def admit(self, lane: Lane = "online") -> None:
-        """Raises `Refused`: 503 while draining or where no trace could be kept, 429 when full."""
+    def user_key(self, tenant: str, user: str | None) -> str:
+        """The hash under which a user is known; those without a name are one in each tenant."""
+        return user_key(f"{tenant}/{user or 'anonymous'}", self.secret)
+
+    def check_ready(self) -> None:
+        """Raises `Refused` 503 while draining, or where no trace could be kept."""
         if self.draining.is_set():
             raise Refused(503, "draining", "this replica is shutting down", retry_s=1)
         if self.spool.is_full:
-            self.spool.refuse(Trace.TOPIC, "spool full")
             raise Refused(
                 503, "log_unavailable", f"{self.spool.depth} records wait for the log", retry_s=5
             )
+
+    def admit(self, lane: Lane) -> None:
+        """Raises `Refused`, counted: 503 where the node is not ready, 429 when it is full."""
+        if self.spool.is_full and not self.draining.is_set():
+            self.count_refused("spool full")
+        self.check_ready()
         try:
             self.engine.check_room(lane)
         except EngineBusy as error:
-            self.telemetry.count("tendril.serving.refused", reason="engine busy")
-            self.spool.refuse(Trace.TOPIC, "engine busy")
-            raise Refused(429, "engine_busy", str(error), retry_s=1) from error
+            self.count_refused("engine busy")
+            raise refusal(error) from error
+
+    def count_refused(self, reason: str) -> None:
+        """Of a request that left no trace."""
+        self.telemetry.count("tendril.serving.refused", reason=reason)
+        self.spool.refuse(Trace.TOPIC, reason)
 
 
 def node_of(request: Request) -> ServingNode:

@@ -16,6 +16,7 @@ from serving.api.app import create_app
 from serving.build import build_node, load_engine
 from serving.http_server import Server, bound_socket, tls_options
 from serving.node import ServingNode
+from tendril.files import sole_user
 from tendril.log import EventLog, LogUnavailable, SqliteLog
 from tendril.settings import Settings
 
@@ -36,16 +37,17 @@ def run(settings: Settings, stop: threading.Event) -> None:
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         event_log = SqliteLog(settings.path(settings.log.path))
-        node = build_node(settings, event_log, *runner.run(load_engine(settings)))
-        try:
-            runner.run(_serve(node, settings, event_log, stop, public, admin))
-        finally:
-            node.engine.close()
-            node.spool.flush()
-            _append_ledger(node, event_log)
-            node.spool.close()
-            event_log.close()
-            node.telemetry.shutdown()
+        with sole_user(settings.path(serving.folder), "serving.folder"):
+            node = build_node(settings, event_log, *runner.run(load_engine(settings)))
+            try:
+                runner.run(_serve(node, settings, event_log, stop, public, admin))
+            finally:
+                node.engine.close()
+                node.spool.flush()
+                _append_ledger(node, event_log)
+                node.spool.close()
+                event_log.close()
+                node.telemetry.shutdown()
 
 
 async def _serve(
@@ -117,10 +119,14 @@ async def _watch(node: ServingNode, event_log: EventLog, stop: threading.Event) 
 
 def _report_load(node: ServingNode) -> None:
     stats = node.engine.stats()
-    node.telemetry.gauge("tendril.serving.running", stats.num_running)
-    node.telemetry.gauge("tendril.serving.waiting", stats.num_waiting)
-    node.telemetry.gauge("tendril.serving.policy.version", stats.policy_version)
-    node.telemetry.gauge("tendril.serving.spool.depth", node.spool.depth)
+    for name, value in (
+        ("running", stats.num_running),
+        ("waiting", stats.num_waiting),
+        ("policy.version", stats.policy_version),
+        ("spool.depth", node.spool.depth),
+        ("spool.limit", node.settings.max_spooled),
+    ):
+        node.telemetry.gauge(f"tendril.serving.{name}", value, node=node.name)
 
 
 def _append_ledger(node: ServingNode, event_log: EventLog) -> None:

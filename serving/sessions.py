@@ -20,10 +20,8 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from serving.context import Caller, Session
-from serving.history import Exchange, History, history_of, text_digest
+from serving.history import Exchange, History, text_digest
 from tendril.ids import digest_of, new_id
-
-__all__ = ["History", "SessionIndex", "given_session_id", "history_of", "user_session_id"]
 
 MAX_TWINS = 32
 """Requests remembered to which the same had been said: choices of one, and equal openings."""

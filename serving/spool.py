@@ -51,8 +51,11 @@ class SpoolFull(RuntimeError):
 class Spool:
     """See the module. `put` may be called from any thread."""
 
-    def __init__(self, path: Path, event_log: EventLog, max_records: int) -> None:
+    def __init__(
+        self, path: Path, event_log: EventLog, max_records: int, *, node: str = ""
+    ) -> None:
         self._path, self._event_log, self._max_records = path, event_log, max_records
+        self._node = node
         self._lock = threading.Lock()
         self._db = connect(path)
         with self._guarded():
@@ -143,7 +146,7 @@ class Spool:
             waiting = spooled.get(topic, 0)
             read[topic] = accepted + sum(mine.values())
             outcomes[topic] = {"logged": accepted - waiting, "spooled": waiting, **mine}
-        return Ledger(process="serving", at=now, read=read, outcomes=outcomes)
+        return Ledger(process="serving", node=self._node, at=now, read=read, outcomes=outcomes)
 
     def _drain(self) -> None:
         while True:

@@ -6,6 +6,7 @@ import threading
 from shipper.engine_client import EngineClient
 from shipper.node_agent import MAX_RETRY_S, NodeAgent
 from shipper.store import WeightStore
+from tendril.files import sole_user
 from tendril.log import SqliteLog
 from tendril.settings import Settings
 from tendril.telemetry import setup
@@ -20,22 +21,21 @@ def run(settings: Settings, stop: threading.Event) -> None:
     log = SqliteLog(settings.path(settings.log.path))
     telemetry = setup("agent", settings.telemetry)
     engine = EngineClient(f"http://127.0.0.1:{settings.serving.admin_port}")
-    agent = NodeAgent(
-        WeightStore(settings.path(shipping.store)),
-        log,
-        engine,
-        settings.path(shipping.node_folder),
-        shipping,
-        telemetry,
-    )
+    store, folder = WeightStore(settings.path(shipping.store)), settings.path(shipping.node_folder)
     try:
-        while not stop.wait(TICK_S):
-            try:
-                agent.tick()
-            except Exception:  # the engine serves on; dying would only delay the next try
-                logger.exception("node agent: tick failed")
-                stop.wait(MAX_RETRY_S)
+        with sole_user(folder, "shipping.node_folder"):
+            agent = NodeAgent(store, log, engine, folder, shipping, telemetry)
+            _tick_until(agent, stop)
     finally:
         engine.close()
         telemetry.shutdown()
         log.close()
+
+
+def _tick_until(agent: NodeAgent, stop: threading.Event) -> None:
+    while not stop.wait(TICK_S):
+        try:
+            agent.tick()
+        except Exception:  # the engine serves on; dying would only delay the next try
+            logger.exception("node agent: tick failed")
+            stop.wait(MAX_RETRY_S)

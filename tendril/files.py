@@ -3,6 +3,7 @@
 A killed writer leaves at most a hidden `.part` file, which no reader looks at.
 """
 
+import fcntl
 import os
 import uuid
 from collections.abc import Iterator
@@ -20,6 +21,32 @@ class WorkspaceUnwritable(OSError):
             "or choose another folder with TENDRIL_WORKSPACE"
         )
         self.errno = cause.errno
+
+
+class FolderInUse(RuntimeError):
+    """Another process works in a folder that has room for one."""
+
+
+@contextmanager
+def sole_user(folder: Path, setting: str) -> Iterator[None]:
+    """Hold `folder` (made if missing) for this process; the hold ends with it, however it ends.
+
+    Raises `FolderInUse` naming `setting`, where another folder can be chosen.
+    """
+    try:
+        make_folder(folder)
+        lock = (folder / ".lock").open("ab")
+    except OSError as error:
+        raise WorkspaceUnwritable(folder / ".lock", error) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderInUse(
+                f"{folder}: another process works in it; replicas that share a workspace need "
+                f"one folder each: set {setting}"
+            ) from None
+        yield
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -64,6 +64,9 @@ class ServingSettings(Section):
     """In each lane; beyond it requests are refused with 429."""
     lent_slots: int = Field(default=4, ge=0)
     """How many offline requests may run at once, in slots that online ones do not need."""
+    folder: Path = Path("serving")
+    """Spool and scratch files of this replica; replicas that share a workspace need one each, as
+    they need a `shipping.node` and a `shipping.node_folder` each."""
     max_spooled: int = Field(default=100_000, ge=1)
     """Records that may wait for the event log; beyond it requests are refused with 503."""
     max_body_bytes: int = Field(default=256_000, ge=1024)
@@ -180,6 +183,7 @@ class ShippingSettings(Section):
 
     store: Path = Path("store")
     node: str = "node-1"
+    """This replica's name in status, ledgers and metrics."""
     node_folder: Path = Path("node-1")
     """Where the agent keeps the versions that its engine can load."""
     gate_min_episodes: int = Field(default=200, ge=1)

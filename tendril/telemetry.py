@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetr
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, Tracer
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tendril import __version__
@@ -60,17 +60,15 @@ METRICS = (
     Metric("tendril.process.started", "gauge", "s", "Unix time this process started at"),
     Metric("tendril.loop.newest", "gauge", "s", "Unix time of the newest thing, by `stage`"),
     Metric("tendril.ledger.imbalance", "gauge", "{record}", "Read minus accounted for, by `kind`"),
-    Metric("tendril.serving.decisions", "counter", "{decision}", "Decisions, silence included"),
+    Metric("tendril.loop.live_version", "gauge", "{version}", "Version that is released"),
+    Metric("tendril.serving.decisions", "counter", "{decision}", "Silence included, by `lane`"),
+    Metric("tendril.serving.untrainable", "counter", "{decision}", "Not learned, by `reason`"),
     Metric("tendril.serving.refused", "counter", "{request}", "Requests refused, by `reason`"),
     Metric("tendril.serving.feedback", "counter", "{event}", "Feedback taken, by `type`"),
-    Metric(
-        "tendril.serving.running",
-        "gauge",
-        "{request}",
-        "Requests decoded together now",
-    ),
+    Metric("tendril.serving.running", "gauge", "{request}", "Requests decoded together now"),
     Metric("tendril.serving.waiting", "gauge", "{request}", "Requests waiting for the engine"),
     Metric("tendril.serving.spool.depth", "gauge", "{record}", "Records not yet on the log"),
+    Metric("tendril.serving.spool.limit", "gauge", "{record}", "Depth at which it refuses"),
     Metric("tendril.serving.policy.version", "gauge", "{version}", "Version that answers now"),
     Metric("tendril.gateway.requests", "counter", "{request}", "Forwarded, by `status`"),
     Metric("tendril.gateway.refused", "counter", "{request}", "Refused here, by `reason`"),
@@ -169,7 +167,8 @@ class Telemetry:
     def server_span(self, operation: str, model: str, headers: Mapping[str, str]) -> Iterator[Span]:
         """One request as the GenAI conventions see it: `{operation} {model}`, kind SERVER.
 
-        `headers` may carry the caller's W3C trace context, of which this becomes a part.
+        `headers` may carry the caller's W3C trace context, of which this becomes a part. Of an
+        exception only its class is noted: messages may quote what a user wrote.
         """
         if self._tracer is None:
             yield INVALID_SPAN
@@ -181,9 +180,19 @@ class Telemetry:
             "gen_ai.request.model": model,
         }
         with self._tracer.start_as_current_span(
-            f"{operation} {model}", context=parent, kind=SpanKind.SERVER, attributes=about
+            f"{operation} {model}",
+            context=parent,
+            kind=SpanKind.SERVER,
+            attributes=about,
+            record_exception=False,
+            set_status_on_exception=False,
         ) as span:
-            yield span
+            try:
+                yield span
+            except Exception as error:
+                span.set_attribute("error.type", type(error).__qualname__)
+                span.set_status(StatusCode.ERROR)
+                raise
 
     def shutdown(self) -> None:
         """Send what is left; gives up after `SHUTDOWN_TIMEOUT_S` when nobody takes it."""

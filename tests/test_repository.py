@@ -17,6 +17,12 @@ MAX_FUNCTION_LINES = 50
 SOURCES = sorted(file for name in (*PACKAGES, "tests") for file in (ROOT / name).rglob("*.py"))
 
 
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    """Every module of ours, parsed."""
+    return {relative(file): ast.parse(file.read_text()) for file in SOURCES}
+
+
 def relative(file: Path) -> str:
     return str(file.relative_to(ROOT))
 
@@ -41,20 +47,19 @@ def test_no_file_of_a_package_is_too_long_to_read() -> None:
     assert {name: n for name, n in lengths.items() if n > MAX_FILE_LINES} == {}
 
 
-def test_every_function_fits_on_a_screen() -> None:
+def test_every_function_fits_on_a_screen(trees: dict[str, ast.Module]) -> None:
     too_long = {
-        f"{relative(file)}:{node.lineno} {node.name}": lines
-        for file in SOURCES
-        for node in ast.walk(ast.parse(file.read_text()))
+        f"{name}:{node.lineno} {node.name}": lines
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
     }
     assert too_long == {}
 
 
-def test_every_module_says_what_it_is_in_its_first_line() -> None:
-    modules = {relative(file): ast.parse(file.read_text()) for file in SOURCES}
-    silent = [name for name, tree in modules.items() if tree.body and not ast.get_docstring(tree)]
+def test_every_module_says_what_it_is_in_its_first_line(trees: dict[str, ast.Module]) -> None:
+    silent = [name for name, tree in trees.items() if tree.body and not ast.get_docstring(tree)]
     assert silent == []
 
 

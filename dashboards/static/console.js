@@ -137,18 +137,31 @@ function versionRow(view) {
 function ledgerRow(line) {
   const parts = Object.entries(line.outcomes).filter(([, n]) => n).map(([name, n]) => `${name.replaceAll("_", " ")} ${number(n)}`);
   const off = line.read - Object.values(line.outcomes).reduce((sum, n) => sum + n, 0);
-  return element("tr", "", cell(line.process), cell(line.kind), cell(number(line.read), "n"),
+  return element("tr", "", cell(line.node ? `${line.process} ${line.node}` : line.process), cell(line.kind),
+    cell(number(line.read), "n"),
     cell(line.balanced ? tag("balanced", "good") : tag(`off by ${number(off)}`, "bad")),
     cell(parts.join(" + ") || NONE, "wrap"));
 }
 
+// Decisions that the learner must not use, the commonest reasons first.
+function untrainableWords({ untrainable, num_decisions: decisions }) {
+  const reasons = Object.entries(untrainable).sort(([, a], [, b]) => b - a);
+  if (!decisions || !reasons.length) return "";
+  const total = reasons.reduce((sum, [, n]) => sum + n, 0);
+  const words = reasons.map(([reason, n]) => `${reason.replaceAll("_", " ")} ${number(n)}`).join(", ");
+  return `; ${percent(total / decisions)} of decisions not to be learned from: ${words}`;
+}
+
 function nodeRow(node, live) {
   const behind = node.versions_behind ? `${node.versions_behind} behind` : "ahead of live";
-  const state = tag(node.state, { serving: "good", staging: "warn", refused: "bad" }[node.state]);
+  const level = { serving: "good", staging: "warn", refused: "bad" }[node.state];
+  const state = node.refusing ? tag("update refused", "bad") : tag(node.state, level);
   state.title = node.detail;
+  const refusal = node.refused_s == null ? NONE
+    : element("span", node.refusing ? "bad" : "dim", `${age(node.refused_s)}: ${node.refusal}`);
   return element("tr", "", cell(node.node), cell(version(node.policy_version)), cell(state),
     cell(node.policy_version === live ? "up to date" : behind), cell(number(node.num_running), "n"),
-    cell(number(node.num_waiting), "n"), cell(age(node.age_s)));
+    cell(number(node.num_waiting), "n"), cell(age(node.age_s)), cell(refusal, "wrap"));
 }
 
 function showTables(loop) {
@@ -157,7 +170,7 @@ function showTables(loop) {
   fillTable("versions", loop.versions.slice(0, 30).map(versionRow), "no version yet");
   fillTable("ledger", loop.ledger.map(ledgerRow), "no process has reported yet");
   fillTable("nodes", loop.nodes.map((node) => nodeRow(node, loop.live_version)), "no node has reported yet");
-  setText(byId("repeats"), `${number(traffic.num_episodes_train)} episodes to train on, ${number(traffic.num_episodes_held_out)} held out`);
+  setText(byId("repeats"), `${number(traffic.num_episodes_train)} episodes to train on, ${number(traffic.num_episodes_held_out)} held out${untrainableWords(traffic)}`);
 }
 
 // ---- polling ----

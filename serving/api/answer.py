@@ -14,7 +14,6 @@ from serving.api.errors import refusal
 from serving.engine import EngineBusy
 from serving.node import ServingNode
 from serving.recorder import Decision
-from tendril.records import Trace
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +57,7 @@ async def answer(
         return Response(status_code=499)  # nobody reads it
     except ChoiceFailed as failed:
         if isinstance(failed.cause, EngineBusy):
-            node.telemetry.count("tendril.serving.refused", reason="engine busy")
-            node.spool.refuse(Trace.TOPIC, "engine busy")
+            node.count_refused("engine busy")
             raise refusal(failed.cause) from failed
         raise failed.cause from failed
     return JSONResponse(reply.whole())

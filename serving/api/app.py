@@ -6,9 +6,9 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from serving.api import chat, completions, errors
+from serving.cors import add_cors
 from serving.door import Door
 from serving.feedback import routes as feedback
-from serving.feedback.cors import add_cors
 from serving.node import ServingNode
 from tendril import __version__
 
@@ -43,8 +43,11 @@ def create_app(node: ServingNode, engine_app: ASGIApp | None = None) -> FastAPI:
 
     @app.get("/ready")
     async def ready() -> dict[str, str]:
-        """503 while this node would refuse a request."""
-        node.admit()
+        """503 while draining or without a log; a full queue is no reason: 429 tells clients more.
+
+        Nothing is counted: a probe is no request.
+        """
+        node.check_ready()
         return {"status": "ready"}
 
     if engine_app is not None:

@@ -134,7 +134,7 @@ class ChatBody(GenerationBody):
 
     @property
     def offered_tools(self) -> list[Tool]:
-        """None where the choice is that none is called: the surest way."""
+        """Empty where the choice is that none is called: the surest way."""
         return [] if self.tool_choice == "none" else self.tools
 
     @property

@@ -37,9 +37,13 @@ class Refused(Exception):
         self.status, self.code, self.message = status, code, message
         self.param, self.retry_s = param, retry_s
 
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {"retry-after": str(self.retry_s)} if self.retry_s else {}
+        return headers | {"www-authenticate": "Bearer"} if self.status == 401 else headers
+
     def response(self) -> JSONResponse:
-        headers = {"Retry-After": str(self.retry_s)} if self.retry_s else {}
-        return JSONResponse(self.body(), self.status, headers)
+        return JSONResponse(self.body(), self.status, self.headers)
 
     def body(self) -> dict[str, object]:
         return {
@@ -69,6 +73,12 @@ def invalid(errors: Sequence[ErrorDetails]) -> Refused:
     return Refused(
         400, error["type"], f"{where or 'body'}: {error['msg']}{got}", param=where or None
     )
+
+
+def too_large(max_bytes: int, declared: str = "") -> Refused:
+    """The refusal of a body that is, or is declared to be, over the limit."""
+    got = declared or f"over {max_bytes}"
+    return Refused(413, "body_too_large", f"body: expected at most {max_bytes} bytes, got {got}")
 
 
 def refusal(error: BaseException) -> Refused:
@@ -128,7 +138,8 @@ class BodyLimit:
             return
         declared = dict(scope["headers"]).get(b"content-length", b"0").decode("latin-1")
         if not declared.isdecimal() or int(declared) > self._max_bytes:
-            await self._too_large(declared)(scope, receive, send)
+            refused = too_large(self._max_bytes, declared[:40])
+            await refused.response()(scope, receive, send)
             return
         messages: list[Message] = []
         num_bytes, more = 0, True
@@ -137,14 +148,10 @@ class BodyLimit:
             num_bytes += len(messages[-1].get("body", b""))
             more = messages[-1].get("more_body", False)
             if num_bytes > self._max_bytes:
-                await self._too_large(f"over {self._max_bytes}")(scope, receive, send)
+                await too_large(self._max_bytes).response()(scope, receive, send)
                 return
 
         async def replayed() -> Message:
             return messages.pop(0) if messages else await receive()
 
         await self._app(scope, replayed, send)
-
-    def _too_large(self, got: str) -> JSONResponse:
-        message = f"body: expected at most {self._max_bytes} bytes, got {got:.40}"
-        return Refused(413, "body_too_large", message).response()

@@ -20,7 +20,6 @@ from serving.feedback.wire import ControlEvent, FeedbackBatch, SessionEvent, jso
 from serving.node import ServingNode, node_of
 from serving.sessions import given_session_id, user_session_id
 from serving.spool import SpoolFull
-from tendril.ids import user_key
 from tendril.log import LogUnavailable
 from tendril.records import Feedback
 
@@ -99,8 +98,7 @@ def _scope(node: ServingNode, request: Request, event: Event, url_token: str | N
 def _scope_of_key(node: ServingNode, request: Request, event: Event) -> TraceScope:
     """The session, or the user, that the key's holder names."""
     tenant = node.authenticate(request.headers).tenant
-    user: str | None = getattr(event, "user", None)
-    hashed_user = user_key(f"{tenant}/{user or 'anonymous'}", node.secret)
+    hashed_user = node.user_key(tenant, getattr(event, "user", None))
     given: str | None = getattr(event, "session_id", None)
     session_id = given_session_id(tenant, given) if given else user_session_id(tenant, hashed_user)
     return TraceScope("", session_id, tenant, hashed_user)

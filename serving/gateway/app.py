@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from serving.access import FEEDBACK_PATHS, key_of, lane_of
 from serving.api.errors import Refused
 from serving.gateway.body import (
     ClientGone,
@@ -28,7 +29,6 @@ from tendril.telemetry import Telemetry
 
 METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
 PUBLIC = "/v1/"
-FEEDBACK = "/v1/feedback"
 RETRY_S = 1
 
 Headers = Mapping[bytes, bytes]
@@ -117,19 +117,12 @@ class Gateway:
 
     def _admitted(self, headers: Headers) -> ApplicationKey:
         """The caller's key, one request of its quota taken. Raises `Refused` 401, 403 or 429."""
-        shown = headers.get(b"authorization") or headers.get(b"x-api-key", b"")
-        key = self._keys.authenticate(shown.decode(errors="replace"))
-        if key is None:
-            raise Refused(
-                401, "invalid_api_key",
-                "Authorization: expected 'Bearer <application key>', got "
-                + ("an unknown key" if shown else "none"),
-            )  # fmt: skip
-        lane = headers.get(b"x-tendril-lane", b"online").decode(errors="replace")
-        if lane not in key.lanes:
-            allowed = " or ".join(key.lanes)
-            message = f"x-tendril-lane: expected {allowed}, got {lane!r:.40}"
-            raise Refused(403, "lane_refused", message)
+        key = key_of(
+            self._keys,
+            headers.get(b"authorization", b"").decode(errors="replace"),
+            headers.get(b"x-api-key", b"").decode(errors="replace"),
+        )
+        lane_of(key, headers.get(b"x-tendril-lane", b"online").decode(errors="replace"))
         self._quotas.take_request(key)
         return key
 
@@ -172,27 +165,23 @@ def _check_target(scope: Scope) -> None:
 
 def _is_open(scope: Scope) -> bool:
     """No key needed: feedback carries its own token, and a browser's preflight carries nothing."""
-    path: str = scope["path"]
-    return scope["method"] == "OPTIONS" or path == FEEDBACK or path.startswith(FEEDBACK + "/")
+    return scope["method"] == "OPTIONS" or scope["path"] in FEEDBACK_PATHS
 
 
 async def _refuse(reply: Reply, refused: Refused) -> None:
     if reply.started:
         return
-    extra = {b"connection": b"close"}  # the body may not have been read, and nobody wants it
-    if refused.retry_s:
-        extra[b"retry-after"] = str(refused.retry_s).encode()
-    if refused.status == 401:
-        extra[b"www-authenticate"] = b"Bearer"
+    # The body may not have been read, and nobody wants it.
+    extra = refused.headers | {"connection": "close"}
     await _answer(reply, refused.status, refused.body(), extra)
 
 
-async def _answer(reply: Reply, status: int, content: object, extra: Headers) -> None:
+async def _answer(reply: Reply, status: int, content: object, extra: Mapping[str, str]) -> None:
     body = msgspec.json.encode(content)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        *extra.items(),
+        *((name.encode(), value.encode()) for name, value in extra.items()),
     ]
     await reply.start(status, headers)
     await reply.write(body, more=False)

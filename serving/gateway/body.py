@@ -1,14 +1,15 @@
 """A request's body: read within bounds, and the few fields of it that routing needs."""
 
 import asyncio
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from starlette.types import Receive
 
-from serving.api.errors import Refused
+from serving.access import identifier
+from serving.api.errors import Refused, too_large
 
-MAX_IDENTIFIER = 128
+S = TypeVar("S", bound=msgspec.Struct)
 BYTES_A_TOKEN = 4
 """Of prompt text, roughly: quotas count before anything is tokenised."""
 DEFAULT_REPLY_TOKENS = 256
@@ -53,7 +54,7 @@ async def read_body(
 ) -> bytes:
     """The whole body. Raises `Refused` 413 or 408, or `ClientGone`."""
     if declared is not None and (not declared.isdigit() or int(declared[:20]) > max_bytes):
-        raise _too_large(max_bytes, declared[:20].decode("latin-1"))
+        raise too_large(max_bytes, declared[:20].decode("latin-1"))
     try:
         async with asyncio.timeout(timeout_s):
             return await _read(receive, max_bytes)
@@ -73,38 +74,29 @@ async def _read(receive: Receive, max_bytes: int) -> bytes:
         num_bytes += len(parts[-1])
         more = message.get("more_body", False)
         if num_bytes > max_bytes:
-            raise _too_large(max_bytes, "more")
+            raise too_large(max_bytes)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _too_large(max_bytes: int, got: str) -> Refused:
-    message = f"body: expected at most {max_bytes} bytes, got {got}"
-    return Refused(413, "body_too_large", message)
 
 
 def parse_asked(body: bytes) -> Asked:
     """What the body says; nothing where it is no JSON object."""
+    return _decoded(body, Asked)
+
+
+def _decoded(body: bytes, kind: type[S]) -> S:
     try:
-        return msgspec.json.decode(body, type=Asked)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return Asked()
+        return kind()
 
 
 def identity_of(asked: Asked, user_header: bytes, session_header: bytes) -> Identity:
     """Headers first, then the body's fields."""
     session = asked.metadata.get("session_id") if isinstance(asked.metadata, dict) else None
     return Identity(
-        user=_text(user_header.decode(errors="replace"), asked.user, asked.safety_identifier),
-        session=_text(session_header.decode(errors="replace"), session),
+        user=identifier(user_header.decode(errors="replace"), asked.user, asked.safety_identifier),
+        session=identifier(session_header.decode(errors="replace"), session),
     )
-
-
-def _text(*candidates: object) -> str:
-    """The first usable identifier, else ""."""
-    for value in candidates:
-        if isinstance(value, str) and value:
-            return value.encode(errors="replace").decode()[:MAX_IDENTIFIER]
-    return ""
 
 
 def tokens_at_most(body: bytes, asked: Asked) -> int:
@@ -120,12 +112,9 @@ def reported_request(body: bytes, query: bytes) -> str:
 
     Repeats of an event then meet the replica that saw it first.
     """
-    try:
-        reported = msgspec.json.decode(body, type=Reported)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return query.decode("latin-1")
+    reported = _decoded(body, Reported)
     trace_id = reported.trace_id
     if isinstance(reported.events, list) and reported.events:
         first = reported.events[0]
         trace_id = first.get("trace_id") if isinstance(first, dict) else None
-    return _text(trace_id).partition(".")[0] or query.decode("latin-1")
+    return identifier(trace_id).partition(".")[0] or query.decode("latin-1")

@@ -10,6 +10,7 @@ import aiohttp
 import uvicorn
 import uvloop
 
+from serving.cors import with_cors
 from serving.gateway.app import Gateway
 from serving.gateway.http_protocol import LimitedHttp
 from serving.gateway.proxy import Proxy
@@ -83,7 +84,7 @@ async def _abort_connections(server: Server) -> None:
 def server_config(gateway: Gateway, settings: Settings) -> uvicorn.Config:
     """Only what a proxy needs of uvicorn."""
     return uvicorn.Config(
-        gateway,
+        with_cors(gateway, settings.serving),
         http=LimitedHttp,
         ws="none",
         lifespan="off",

@@ -23,7 +23,8 @@ from tendril.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
-RETRIED_STATUS = frozenset({502, 503})
+RETRIED_STATUS = frozenset({429, 502, 503})
+"""Not taken up there: another replica may have room."""
 WHOLE_REPLY_BYTES = 65_536
 """Replies up to this size are sent in one piece, and so never cut off half-way."""
 LARGE_BODY_BYTES = 2**20
@@ -112,13 +113,14 @@ class Proxy:
 
     async def _try_each(self, request: Outgoing, attempts: Sequence[Attempt], reply: Reply) -> None:
         for number, attempt in enumerate(attempts, 1):
-            is_last = number == len(attempts)
+            left = attempts[number:]
+            has_others = any(later.replica is not attempt.replica for later in left)
             attempt.replica.running += 1
             try:
-                await self._try(request, attempt, reply, is_last=is_last)
+                await self._try(request, attempt, reply, has_others=has_others)
                 return
             except ReplicaFailed as failed:
-                if is_last or reply.started or not failed.retry:
+                if not left or reply.started or not failed.retry:
                     raise
                 log.warning("%s: %s; trying another", attempt.replica.url, failed.reason)
                 self._telemetry.count("tendril.gateway.retries")
@@ -126,11 +128,11 @@ class Proxy:
                 attempt.replica.running -= 1
 
     async def _try(
-        self, request: Outgoing, attempt: Attempt, reply: Reply, *, is_last: bool
+        self, request: Outgoing, attempt: Attempt, reply: Reply, *, has_others: bool
     ) -> None:
         upstream = await self._open(request, attempt)
         try:
-            if upstream.status in RETRIED_STATUS and not is_last:
+            if upstream.status in RETRIED_STATUS and has_others:
                 raise ReplicaFailed(f"answered {upstream.status}", retry=True)
             await self._relay(upstream, reply)
         except TimeoutError as error:  # aiohttp's own is one

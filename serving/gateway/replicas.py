@@ -19,9 +19,8 @@ MAX_LATE_POLLS = 2
 
 
 class Health(msgspec.Struct, frozen=True):
-    """What a replica's `/health` says."""
+    """What routing needs of a replica's `/health`."""
 
-    policy_version: int | None = None
     num_running: int = 0
     num_waiting: int = 0
     draining: bool = False
@@ -34,7 +33,6 @@ class Replica:
     url: str
     group: Group
     ready: bool = False
-    policy_version: int | None = None
     running: int = 0
     """Requests that this gateway has there now."""
     reported: int = 0
@@ -89,7 +87,6 @@ class ReplicaPool:
         replica.late_polls = 0
         replica.ready = health is not None and not health.draining
         if health is not None:
-            replica.policy_version = health.policy_version
             replica.reported = max(0, health.num_running) + max(0, health.num_waiting)
             replica.running_when_reported = replica.running
 

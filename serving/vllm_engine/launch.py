@@ -29,6 +29,8 @@ LIMITS = {"VLLM_MAX_N_SEQUENCES": "128"}
 """Choices of one request, as OpenAI allows; vLLM alone would take 16,384."""
 SPARE_ROWS, MIN_ROWS = 4, 4_096
 """Of the silence table: the longer a row rests, the surer nobody writes to it any more."""
+NO_DOMAIN = "none.invalid"
+"""Names no host (RFC 2606); an empty list would allow them all."""
 ON_A_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "TORCH_COMPILE_DISABLE": "1"}
 """A gibibyte of cache, and no compiler run of 20 s in the first request that wants log-probs."""
 
@@ -77,6 +79,8 @@ def vllm_arguments(
         "--scheduling-policy", "priority",
         "--enable-prefix-caching",
         "--allowed-origins", "[]",  # `serving.cors_origins` decides, before vLLM is asked
+        # A prompt may name a URL; what this machine can reach is nobody's business.
+        "--allowed-media-domains", NO_DOMAIN,
         "--worker-extension-cls", WORKER_EXTENSION,
         "--weight-transfer-config", json.dumps({"backend": "tendril"}),
     ]  # fmt: skip

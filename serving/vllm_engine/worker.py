@@ -2,18 +2,17 @@
 
 Importing this module, which vLLM does before it loads the model, registers the engine under the
 name `tendril`. Staging reads, translates and checks a patch in a thread beside the running model;
-only the scatter happens while requests are held.
+only what was prepared there is put in its place while requests are held.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-import vllm._custom_ops
 from safetensors import safe_open
 from torch import Tensor, nn
 from vllm.distributed.weight_transfer.base import (
@@ -22,8 +21,10 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.platforms import current_platform
 
 from serving.vllm_engine.coordinates import CoordinateMap, NotMovable
+from serving.vllm_engine.packing import Exchange, exchange, keep_plain_weights
 from serving.vllm_engine.patch import INDEX, NEW, OLD
 from tendril.model_folder import WEIGHTS_FILE
 
@@ -31,28 +32,32 @@ BACKEND = "tendril"
 VERIFY_ELEMENTS = 4_000_000
 """Compared at once, so that the check's memory stays small."""
 
-# oneDNN would replace each weight by a packed copy of its own, with nothing left to write to.
-vllm._custom_ops._supports_onednn = False
+if current_platform.is_cpu():
+    keep_plain_weights()
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """Elements of one parameter, in the parameter's dtype."""
+class Scatter:
+    """Elements of one parameter, in the parameter's dtype, to be written in place."""
 
+    name: str
     parameter: Tensor  # flat view
     position: Tensor
     old: Tensor
     new: Tensor
 
     def apply(self) -> None:
-        self.parameter[self.position] = self.new
+        self.parameter.index_copy_(0, self.position, self.new)
 
     def undo(self) -> None:
-        self.parameter[self.position] = self.old
+        self.parameter.index_copy_(0, self.position, self.old)
 
     def fits(self) -> bool:
         """Whether the parameter still holds what the patch was made against."""
         return torch.equal(self.parameter[self.position], self.old)
+
+
+Change: TypeAlias = Scatter | Exchange
 
 
 @dataclass
@@ -70,7 +75,7 @@ class UpdateInfo(WeightTransferUpdateInfo):
 
 
 class PatchEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
-    """Applies a staged patch in place: pointers stay, nothing is allocated, all or nothing."""
+    """Applies a staged patch, all of it or nothing."""
 
     init_info_cls, update_info_cls = InitInfo, UpdateInfo
     supports_draft_weight_update = False
@@ -100,7 +105,7 @@ class PatchEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self.staged = None
         try:
             for change in changes:
-                self.applied.append(change)  # before: an interrupted scatter is undone as well
+                self.applied.append(change)  # before: an interrupted change is undone as well
                 change.apply()
         except BaseException:
             self.take_back()
@@ -128,9 +133,29 @@ def opened(path: Path) -> Any:
 
 @torch.no_grad()
 def changes_of(path: Path, model: nn.Module, places: CoordinateMap) -> list[Change]:
-    """The patch in this worker's own coordinates. Raises `ValueError` on another base."""
+    """The patch in this worker's own coordinates. Raises `ValueError` on another base.
+
+    Written in place, so that pointers stay; on a CPU, which packs weights, exchanged whole.
+    """
+    scatters = list(scatters_of(path, model, places))
+    if not current_platform.is_cpu():
+        return list(scatters)
+    by_name: dict[str, list[Scatter]] = {}
+    for scatter in scatters:
+        by_name.setdefault(scatter.name, []).append(scatter)
+    parameters = dict(model.named_parameters())
+    changes: list[Change] = []
+    for name, mine in by_name.items():
+        new = parameters[name].detach().clone()
+        for scatter in mine:
+            new.view(-1).index_copy_(0, scatter.position, scatter.new)
+        changes.append(exchange(model, parameters[name], new))
+    return changes
+
+
+def scatters_of(path: Path, model: nn.Module, places: CoordinateMap) -> Iterator[Scatter]:
+    """One for every parameter that an element of a changed tensor lies in."""
     parameters = {n: p.detach().view(-1) for n, p in model.named_parameters()}
-    changes = []
     with opened(path) as patch:
         names = set(patch.keys())
         for key in sorted(names):
@@ -145,12 +170,12 @@ def changes_of(path: Path, model: nn.Module, places: CoordinateMap) -> list[Chan
                 # Without a base to compare with, what is there now is what to go back to.
                 before = flat[position] if old is None else old[mask].to(flat.device, flat.dtype)
                 new = patch.get_tensor(key)[mask].to(flat.device, flat.dtype)
-                changes.append(Change(flat, position, before, new))
-                if not changes[-1].fits():
+                scatter = Scatter(target, flat, position, before, new)
+                if not scatter.fits():
                     raise ValueError(
                         f"{target}: holds other weights than the patch was made against"
                     )
-    return changes
+                yield scatter
 
 
 class WorkerExtension:

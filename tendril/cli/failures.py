@@ -9,13 +9,13 @@ from serving.key_file import KeyRefused
 from shipper.shipping import ShipRefused
 from shipper.store import PointerMoved, UnknownVersion
 from tendril.cli.supervisor import AlreadyRunning, CannotStart
-from tendril.files import WorkspaceUnwritable
+from tendril.files import FolderInUse, WorkspaceUnwritable
 from tendril.log import LogUnavailable
 from tendril.settings import InvalidSettings
 
 EXPECTED = (
-    AlreadyRunning, CannotStart, InvalidSettings, KeyRefused, LogUnavailable, PointerMoved,
-    ShipRefused, UnknownVersion, WorkspaceUnwritable,
+    AlreadyRunning, CannotStart, FolderInUse, InvalidSettings, KeyRefused, LogUnavailable,
+    PointerMoved, ShipRefused, UnknownVersion, WorkspaceUnwritable,
 )  # fmt: skip
 
 

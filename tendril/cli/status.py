@@ -36,6 +36,7 @@ def print_status(config: Path | None, *, as_json: bool) -> None:
     console.print(f"live version {snapshot.live_version or '-'}, {snapshot.health.level}")
     for problem in snapshot.health.problems:
         console.print(f"  {problem}")
+    console.print(_decisions(snapshot))
     console.print(_versions(snapshot))
     console.print(_nodes(snapshot))
     console.print(_processes(processes))
@@ -63,6 +64,17 @@ def running_processes(settings: Settings) -> list[dict[str, Any]]:
     return children
 
 
+def _decisions(snapshot: LoopSnapshot) -> str:
+    traffic = snapshot.traffic
+    text = f"{traffic.num_decisions:,} decisions"
+    if not traffic.untrainable:
+        return text
+    share = sum(traffic.untrainable.values()) / traffic.num_decisions
+    largest_first = sorted(traffic.untrainable.items(), key=lambda item: -item[1])
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in largest_first)
+    return f"{text}, {100 * share:.1f} % not to be learned from: {reasons}"
+
+
 def _versions(snapshot: LoopSnapshot) -> Table:
     table = Table("version", "state", "since", "gate", "delta", "held ms", box=None)
     for view in snapshot.versions[:VERSIONS_SHOWN]:
@@ -74,15 +86,19 @@ def _versions(snapshot: LoopSnapshot) -> Table:
 
 
 def _nodes(snapshot: LoopSnapshot) -> Table:
-    table = Table("node", "version", "state", "behind", "seen", "detail", box=None)
+    table = Table(
+        "node", "version", "state", "behind", "running", "waiting", "seen", "last refusal", box=None
+    )
     for node in snapshot.nodes:
         table.add_row(
             node.node,
             str(node.policy_version),
-            node.state,
+            f"{node.state} {node.detail}" if node.state == "staging" else node.state,
             str(node.versions_behind),
+            str(node.num_running),
+            str(node.num_waiting),
             f"{node.age_s:.0f} s ago",
-            node.detail,
+            f"{node.refused_s:.0f} s ago: {node.refusal}" if node.refused_s is not None else "",
         )
     return table
 

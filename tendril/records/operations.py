@@ -29,6 +29,8 @@ class Ledger(Record, frozen=True, kw_only=True):
 
     TOPIC = "ledgers"
     process: str
+    node: str = ""
+    """Which of several such processes, each with a state of its own; empty where there is one."""
     at: float
     read: dict[str, int]
     """By kind (traces, feedback, episodes)."""

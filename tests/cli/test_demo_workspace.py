@@ -41,6 +41,7 @@ def test_somebodys_folder_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.txt").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_stay_up_ends_the_start_with_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

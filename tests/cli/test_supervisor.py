@@ -106,6 +106,7 @@ def test_a_child_that_ignores_the_request_is_killed_in_time(tmp_path: Path) -> N
     assert supervisor.children()[0].last_exit == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     command = [sys.executable, "-m", "tests.cli.stubborn", "group", str(pids)]

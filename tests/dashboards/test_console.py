@@ -11,13 +11,16 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.testclient import TestClient
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from dashboards.console import STATIC, create_app
+from dashboards.health import STAGE_NAMES
 from dashboards.loop_view import LoopView
-from dashboards.process import listen, run
+from dashboards.process import listen, report, run
+from tendril import telemetry
 from tendril.log import SqliteLog
-from tendril.settings import ConsoleSettings, Settings
-from tests.dashboards.run_log import START, small_run
+from tendril.settings import ConsoleSettings, Settings, TelemetrySettings
+from tests.dashboards.run_log import START, make_ledger, small_run
 
 
 def _client() -> TestClient:
@@ -74,6 +77,29 @@ def test_a_taken_port_is_replaced_and_said(caplog: pytest.LogCaptureFixture) -> 
             assert other.getsockname()[0] == "127.0.0.1"
             assert other.getsockname()[1] != port
     assert f"port {port} is taken" in caplog.text
+
+
+def test_what_only_the_console_sees_is_reported_as_metrics() -> None:
+    view = LoopView(now=lambda: START + 100)
+    for record in small_run():
+        view.add(record, START)
+    for node, read in (("node-1", 21), ("node-2", 22)):
+        view.add(make_ledger(process="serving", node=node, read={"traces": read}), START)
+    reader = InMemoryMetricReader()
+    reporting = telemetry.setup("console", TelemetrySettings(), readers=[reader])
+    report(reporting, view.snapshot())
+    data = reader.get_metrics_data()
+    assert data is not None
+    found: dict[str, Any] = {
+        metric.name: metric.data.data_points
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+    }
+    [live] = found["tendril.loop.live_version"]
+    assert live.value == 2
+    off = {p.attributes["node"]: p.value for p in found["tendril.ledger.imbalance"]}
+    assert off == {"": 0, "node-1": 0, "node-2": 1}
+    assert {p.attributes["stage"] for p in found["tendril.loop.newest"]} == set(STAGE_NAMES)
+    reporting.shutdown()
 
 
 def test_the_process_serves_the_log_and_takes_its_address_away_again(tmp_path: Path) -> None:

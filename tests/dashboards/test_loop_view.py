@@ -10,7 +10,7 @@ from dashboards.loop_view import LoopView
 from dashboards.snapshot import LoopSnapshot, VersionView
 from tendril.log import SqliteLog
 from tendril.records import DeadLetter
-from tests.builders import make_episode, make_manifest, make_trace
+from tests.builders import make_episode, make_manifest, make_release, make_trace
 from tests.dashboards.run_log import START, make_decision, make_ledger, make_status, small_run
 
 
@@ -184,6 +184,45 @@ def test_a_node_that_refuses_a_version_fails_the_loop() -> None:
     assert view.snapshot().health.problems == (
         "node-1 (version 5) refused an update: delta is torn",
     )
+
+
+def test_a_refusal_is_remembered_and_settled_by_a_swap() -> None:
+    view = LoopView(now=_now)
+    view.add(make_trace(served_at=START + 99), START)
+    view.add(make_release(policy_version=2, at=START), START)
+    view.add(make_status(state="refused", detail="delta is torn", at=START + 10), START)
+    view.add(make_status(at=START + 12), START)  # the heartbeat after it
+    [node] = view.snapshot().nodes
+    assert (node.state, node.refusal, node.refused_s, node.refusing) == (
+        "serving", "delta is torn", 90.0, True,
+    )  # fmt: skip
+    assert "refused an update: delta is torn" in " ".join(view.snapshot().health.problems)
+    view.add(make_status(policy_version=2, swap_pause_ms=3.0, at=START + 20), START)
+    [node] = view.snapshot().nodes
+    assert (node.refusal, node.refusing) == ("delta is torn", False)
+    assert view.snapshot().health.problems == ()
+
+
+def test_nodes_are_told_apart_in_status_and_ledger_and_bounded() -> None:
+    view = LoopView(now=_now)
+    for i in range(250):
+        view.add(make_status(node=f"node-{i:03}", num_running=i), START)
+    for node in ("node-1", "node-2"):
+        view.add(make_ledger(process="serving", node=node), START)
+    snapshot = view.snapshot()
+    assert [n.num_running for n in snapshot.nodes] == list(range(50, 250))
+    assert [(line.process, line.node) for line in snapshot.ledger] == [
+        ("serving", "node-1"), ("serving", "node-2"),
+    ]  # fmt: skip
+
+
+def test_what_must_not_be_learned_is_counted_by_reason() -> None:
+    view = LoopView(now=_now)
+    for reason in ("greedy", "top_p", "greedy", None):
+        view.add(make_trace(untrainable=reason), START)
+    view.add(make_trace(untrainable="greedy", lane="offline"), START)
+    traffic = view.snapshot().traffic
+    assert (traffic.num_decisions, traffic.untrainable) == (4, {"greedy": 2, "top_p": 1})
 
 
 def test_without_releases_the_live_version_is_what_nodes_serve() -> None:

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from offline_rl.autocomplete.corpus import base_files, house_files, split_of
 from tendril.settings import PACKAGED_CHECKPOINT
 
@@ -12,6 +14,7 @@ def test_the_split_depends_on_the_name_alone():
     assert 420 < held_out < 580  # a tenth
 
 
+@pytest.mark.slow
 def test_the_base_never_reads_the_companys_code():
     base, house = {f.name for f in base_files()}, {f.name for f in house_files()}
     assert base

@@ -62,6 +62,7 @@ def test_a_silent_policy_is_no_gain():
     assert difference(prompts, base, silent, seed=1)["reward"] == pytest.approx(-0.25)
 
 
+@pytest.mark.slow
 def test_held_out_prompts_are_the_same_each_time_and_come_from_held_out_files():
     prompts = held_out_prompts(50, seed=3)
     assert prompts == held_out_prompts(50, seed=3)

@@ -15,7 +15,7 @@ import uvicorn
 
 from serving.api.app import create_app
 from serving.build import build_node
-from serving.engine import EngineRequest, EngineStats, SampledToken, SwapResult
+from serving.engine import EngineBusy, EngineRequest, EngineStats, SampledToken, SwapResult
 from serving.http_server import Server
 from serving.node import ServingNode
 from serving.recorder import Decision, Recorder
@@ -46,6 +46,7 @@ class ScriptedEngine:
         self._codec, self._script = codec, script
         self.requests: list[EngineRequest] = []
         self.num_running = 0
+        self.is_full = False
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[SampledToken, None]:
         self.requests.append(request)
@@ -73,7 +74,9 @@ class ScriptedEngine:
     def stats(self) -> EngineStats:
         return EngineStats(1, "digest", self.num_running, 0)
 
-    def check_room(self, lane: Lane) -> None: ...
+    def check_room(self, lane: Lane) -> None:
+        if self.is_full:
+            raise EngineBusy("full")
 
     def check(self) -> None: ...
 

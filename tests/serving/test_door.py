@@ -1,7 +1,7 @@
 """The door: who gets in, what the reply's headers name, what is believed, what is told onwards."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,16 @@ from fastapi.testclient import TestClient
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocketDisconnect
 
 from serving.api.app import create_app
 from serving.build import build_node
+from serving.context import served_request
 from serving.keys import internal_token
 from serving.node import ServingNode
 from serving.text import TextCodec
+from tendril.ids import user_key
 from tendril.log import MemoryLog
 from tendril.records import Trace, decode
 from tendril.telemetry import Telemetry
@@ -30,14 +34,20 @@ class Doorway:
 
     def __init__(self, node: ServingNode, log: MemoryLog, spans: InMemorySpanExporter) -> None:
         self.node, self._log, self.spans = node, log, spans
+        assert isinstance(node.engine, ScriptedEngine)
+        self.engine = node.engine
         self.http = TestClient(create_app(node), headers={"authorization": f"Bearer {KEY}"})
 
     def ask(self, path: str = "/v1/completions", **headers: str) -> tuple[Any, Trace]:
         body: dict[str, Any] = {"model": "tendril", "max_tokens": 4, "temperature": 0.5}
-        asked = {"prompt": SECRET_WORDS}
         if "chat" in path:
-            asked = {"messages": [{"role": "user", "content": SECRET_WORDS}]}  # type: ignore[dict-item]
-        reply = self.http.post(path, json=body | asked, headers=headers)
+            body["messages"] = [{"role": "user", "content": SECRET_WORDS}]
+        else:
+            body["prompt"] = SECRET_WORDS
+        return self.post(path, body, headers)
+
+    def post(self, path: str, body: Any, headers: Mapping[Any, Any]) -> tuple[Any, Trace]:
+        reply = self.http.post(path, json=body, headers={**headers})
         assert reply.status_code == 200, reply.text
         return reply, self.trace(reply.headers["x-tendril-trace-id"])
 
@@ -104,6 +114,14 @@ def test_consent_is_taken_from_the_headers(door: Doorway) -> None:
     assert (trace.train_consent, trace.content_consent) == (False, True)
 
 
+def test_a_user_is_the_same_named_in_the_header_and_in_the_body(door: Doorway) -> None:
+    asked = {"model": "tendril", "prompt": "a", "max_tokens": 1}
+    _, by_header = door.post("/v1/completions", asked, {b"x-tendril-user": "zoë".encode()})
+    _, by_body = door.post("/v1/completions", asked | {"user": "zoë"}, {})
+    assert by_header.user_key == by_body.user_key == user_key(f"{by_body.tenant}/zoë",
+                                                              door.node.secret)  # fmt: skip
+
+
 def test_a_lane_that_the_key_lacks_is_refused(door: Doorway) -> None:
     reply = door.http.post("/v1/completions", json={}, headers={"x-tendril-lane": "offline"})
     assert reply.status_code == 403
@@ -116,6 +134,49 @@ def test_a_draining_node_finishes_and_takes_no_more(door: Doorway) -> None:
     assert (reply.status_code, reply.headers["retry-after"]) == (503, "1")
     assert door.http.get("/ready").status_code == 503
     assert door.http.get("/health").json()["draining"] is True
+
+
+def test_a_full_queue_is_for_requests_and_not_for_probes(door: Doorway) -> None:
+    door.engine.is_full = True
+    assert door.http.get("/ready").status_code == 200
+    reply = door.http.post("/v1/completions", json={"model": "tendril", "prompt": "a"})
+    assert (reply.status_code, reply.headers["retry-after"]) == (429, "1")
+    assert door.node.spool.ledger(0.0).outcomes["traces"]["refused: engine busy"] == 1
+
+
+def test_a_reply_that_speaks_before_its_first_token_is_named_all_the_same(door: Doorway) -> None:
+    sent: list[str] = []
+
+    async def announcing(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"created ", "more_body": True})
+        served_request.get().policy_version = 7
+        sent.append(served_request.get().request_id)
+        await send({"type": "http.response.body", "body": b"token ", "more_body": True})
+        await send({"type": "http.response.body", "body": b"end", "more_body": False})
+
+    http = TestClient(create_app(door.node, announcing), headers={"x-api-key": KEY})
+    reply = http.post("/v1/responses", json={"input": "a"})
+    assert reply.text == "created token end"
+    assert [reply.headers["x-tendril-trace-id"]] == sent
+    assert reply.headers["x-tendril-policy-version"] == "7"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS"])
+def test_an_engines_own_routes_stay_behind_the_door(door: Doorway, method: str) -> None:
+    async def talkative(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError(f"{scope['method']} {scope['path']} came through")
+
+    http = TestClient(create_app(door.node, talkative))
+    for path in ("/metrics", "/docs", "//v1/completions", "/v1/completions/", "/v1/%2e%2e/docs"):
+        url = f"http://testserver{path}"
+        assert http.request(method, url).status_code == 401
+        assert http.request(method, url, headers=door.http.headers).status_code == 404
+
+
+def test_an_engines_own_websockets_stay_behind_the_door(door: Doorway) -> None:
+    with pytest.raises(WebSocketDisconnect), door.http.websocket_connect("/v1/realtime"):
+        pass
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])

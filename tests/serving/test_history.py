@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.history import History, history_of, text_digest
@@ -125,7 +125,6 @@ junk = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(
     path=st.sampled_from([CHAT, MESSAGES, RESPONSES, "/v1/completions", "/v1/nothing"]),
     body=junk | anything,

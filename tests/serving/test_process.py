@@ -20,7 +20,7 @@ from serving.http_server import bound_socket
 from serving.keys import load_or_create
 from serving.process import run
 from tendril import telemetry
-from tendril.files import WorkspaceUnwritable
+from tendril.files import FolderInUse, WorkspaceUnwritable, sole_user
 from tendril.log import LogUnavailable
 from tendril.records import Latency, Trace
 from tendril.settings import TelemetrySettings
@@ -55,6 +55,35 @@ def test_every_decision_is_counted_and_timed() -> None:
     assert found["gen_ai.server.time_to_first_token"].sum == 0.25
     assert found["gen_ai.server.request.duration"].sum == 0.5
     reporting.shutdown()
+
+
+def test_decisions_are_counted_by_lane_and_what_is_not_to_be_learned_by_reason() -> None:
+    reader = InMemoryMetricReader()
+    reporting = telemetry.setup("serving", TelemetrySettings(), readers=[reader])
+    report(reporting, make_trace(lane="offline"))
+    for reason in ("greedy", "top_p"):
+        report(reporting, make_trace(untrainable=reason))
+    data = reader.get_metrics_data()
+    assert data is not None
+    points: dict[str, Any] = {
+        metric.name: metric.data.data_points
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+    }
+    by_lane = {p.attributes["lane"]: p.value for p in points["tendril.serving.decisions"]}
+    by_reason = {p.attributes["reason"]: p.value for p in points["tendril.serving.untrainable"]}
+    assert (by_lane, by_reason) == ({"online": 2, "offline": 1}, {"greedy": 1, "top_p": 1})
+    reporting.shutdown()
+
+
+def test_a_second_replica_in_the_same_folder_is_refused_with_the_cure(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    settings = make_settings(tmp_path, checkpoint)
+    with (
+        sole_user(settings.path(settings.serving.folder), "x"),
+        pytest.raises(FolderInUse, match=r"serving: another process.*set serving\.folder"),
+    ):
+        run(settings, threading.Event())
 
 
 def test_a_port_is_free_again_at_once() -> None:

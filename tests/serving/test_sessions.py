@@ -2,17 +2,12 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.context import Caller, Session
-from serving.sessions import (
-    MAX_TWINS,
-    SessionIndex,
-    given_session_id,
-    history_of,
-    user_session_id,
-)
+from serving.history import history_of
+from serving.sessions import MAX_TWINS, SessionIndex, given_session_id, user_session_id
 from tendril.ids import digest_of
 
 CHAT, PLAIN, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -209,7 +204,6 @@ requests = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(requests=requests, limit=st.integers(1, 12))
 def test_no_session_ever_spans_keys_or_users(requests: Any, limit: int) -> None:
     talk = Talk(max_entries=limit, max_entries_per_user=limit)
@@ -228,7 +222,6 @@ def test_no_session_ever_spans_keys_or_users(requests: Any, limit: int) -> None:
             assert session.turn == previous.turn + 1
 
 
-@settings(deadline=None)
 @given(order=st.lists(st.integers(0, 3), max_size=30), same_opening=st.booleans())
 def test_interleaved_conversations_stay_apart(order: list[int], same_opening: bool) -> None:
     talk = Talk()

@@ -4,11 +4,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from shipper.agent_process import run
+from tendril.files import FolderInUse, sole_user
 from tendril.log import SqliteLog
+from tendril.settings import Settings
 from tests.shipper.bench import Bench
 from tests.shipper.checkpoints import ship_versions
 
@@ -35,6 +41,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_an_agent_killed_in_the_middle_of_staging_converges(bench: Bench) -> None:
     log = SqliteLog(bench.root / "log.db")
     ship_versions(bench.store, log, bench.checkpoint, up_to=2)
@@ -57,3 +64,12 @@ def test_an_agent_killed_in_the_middle_of_staging_converges(bench: Bench) -> Non
         log.close()
     assert bench.engine.digest == bench.store.manifest(2).weights_digest
     assert [p.name for p in (bench.root / "node-1/versions").iterdir()] == ["2"]
+
+
+def test_a_second_agent_in_the_same_folder_is_refused_with_the_cure(tmp_path: Path) -> None:
+    settings = Settings(workspace=tmp_path)
+    with (
+        sole_user(tmp_path / "node-1", "x"),
+        pytest.raises(FolderInUse, match=r"node-1: another process.*set shipping\.node_folder"),
+    ):
+        run(settings, threading.Event())

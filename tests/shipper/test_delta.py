@@ -134,7 +134,7 @@ def pairs(draw: st.DrawFn) -> tuple[Tensors, Tensors]:
 
 
 @given(pairs(), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_mutated_delta_is_refused_and_a_whole_one_is_exact(
     pair: tuple[Tensors, Tensors], data: st.DataObject
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_mutated_delta_is_refused_and_a_whole_one_is_exact(
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_mutation_under_a_right_checksum_never_gives_wrong_data(data: st.DataObject) -> None:
     base, target = make_pair(2_500, data.draw(st.sampled_from([1e-6, 1e-5, 1e-4])))
     payload = bytearray(encode_delta(base, target)[len(MAGIC) + 32 :])

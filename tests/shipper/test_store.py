@@ -224,6 +224,7 @@ def test_a_publisher_killed_at_any_line_leaves_a_whole_version_serving(
     assert outcomes[-1] == stages[-1]
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_move_the_pointer_exactly_one_wins_each_time(tmp_path: Path) -> None:
     store = WeightStore(tmp_path)
     store.write_manifest(make_version(store, 1))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from signals.episode import is_held_out
@@ -59,7 +59,7 @@ def test_batch_sizes_do_not_change_a_byte(tmp_path: Path, batch: int):
     assert _fates(joiner, "feedback") == FEEDBACK_FATES
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(order=st.permutations(range(len(STREAM))))
 def test_a_batch_joins_the_same_in_any_order(order):
     records = make_records(STREAM)
@@ -98,7 +98,7 @@ RECORDS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(steps=st.lists(st.tuples(st.floats(0, 90), RECORDS), max_size=25), batch=st.integers(1, 9))
 def test_whatever_comes_the_ledger_balances(steps, batch):
     times = sorted(at for at, _ in steps)

@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 from signals.joiner import Joiner
 from signals.recipe import load_recipe
 from signals.state import State
@@ -40,6 +42,7 @@ def _read_log(log: SqliteLog, record_type: type[R]) -> list[R]:
     return [decode(record_type, record.value) for record in records]
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_neither_loses_nor_doubles(tmp_path: Path):
     stream = _stream()
     log = SqliteLog(tmp_path / "log.db")

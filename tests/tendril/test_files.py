@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tendril.files import WorkspaceUnwritable, whole_file, write_whole
+from tendril.files import (
+    FolderInUse,
+    WorkspaceUnwritable,
+    sole_user,
+    whole_file,
+    write_whole,
+)
 
 PROJECT = Path(__file__).parents[2]
 
@@ -126,3 +132,33 @@ def test_a_file_where_a_folder_should_be_is_reported_with_the_path(tmp_path: Pat
         write_whole(tmp_path / "taken" / "file", b"x")
     assert isinstance(caught.value, OSError)
     assert caught.value.errno in (errno.ENOTDIR, errno.EEXIST)
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from tendril.files import sole_user
+with sole_user(Path(sys.argv[1]), "x"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_has_one_user_and_is_free_when_that_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder)],
+        cwd=PROJECT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(FolderInUse, match=r"set shipping\.node_folder"):
+            sole_user(folder, "shipping.node_folder").__enter__()
+        holder.kill()
+    with sole_user(folder, "x"):
+        pass
+    with sole_user(folder, "x"):
+        pass

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tendril.records import (
@@ -24,7 +24,7 @@ from tendril.records import (
 from tests.builders import make_episode, make_feedback, make_segment, make_trace
 from tests.tendril.record_strategies import records
 
-FEW = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=8)
 any_type = pytest.mark.parametrize("record_type", RECORD_TYPES, ids=lambda t: t.__name__)
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 import timeit
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanKind, StatusCode
 
 from tendril.settings import TelemetrySettings
 from tendril.telemetry import METRICS, SCHEMA_URL, SECONDS, SPANS, Telemetry, setup
@@ -212,21 +212,26 @@ def test_code_reports_only_under_names_that_exist() -> None:
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def _served(headers: dict[str, str], **attributes: str | int) -> ReadableSpan:
+def _served(headers: dict[str, str], error: Exception | None = None) -> ReadableSpan:
     """One request's span, as it is exported."""
     spans = InMemorySpanExporter()
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(spans))
     reporting = Telemetry(None, tracers)
-    with reporting.server_span("chat", "tendril", headers) as span:
-        span.set_attributes(attributes)
+    with (
+        suppress(ValueError),
+        reporting.server_span("chat", "tendril", headers) as span,
+    ):
+        span.set_attribute("gen_ai.usage.output_tokens", 3)
+        if error is not None:
+            raise error
     reporting.shutdown()
     (found,) = spans.get_finished_spans()
     return found
 
 
 def test_a_request_is_a_part_of_its_callers_trace() -> None:
-    span = _served({"traceparent": PARENT}, **{"gen_ai.usage.output_tokens": 3})
+    span = _served({"traceparent": PARENT})
     assert (span.name, span.kind) == ("chat tendril", SpanKind.SERVER)
     assert span.parent is not None
     assert f"{span.parent.span_id:016x}" == "b7ad6b7169203331"
@@ -243,3 +248,10 @@ def test_a_request_is_a_part_of_its_callers_trace() -> None:
 @pytest.mark.parametrize("header", ["", "00-xyz", "ff-" + "0" * 32 + "-" + "0" * 16 + "-01"])
 def test_a_broken_trace_context_begins_a_new_one(header: str) -> None:
     assert _served({"traceparent": header}).parent is None
+
+
+def test_a_request_that_fails_is_an_error_that_quotes_nobody() -> None:
+    span = _served({}, ValueError("the user's own words"))
+    assert span.status.status_code is StatusCode.ERROR
+    assert (span.attributes or {})["error.type"] == "ValueError"
+    assert "own words" not in f"{span.status.description} {span.events} {span.attributes}"

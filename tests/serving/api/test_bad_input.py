@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.serving.any_json import anything
@@ -245,7 +245,7 @@ chats = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(body=chats)
 def test_no_chat_body_makes_a_server_error(server: LiveServer, body: Any) -> None:
     response = post_json(server, "/v1/chat/completions", body)
@@ -254,7 +254,7 @@ def test_no_chat_body_makes_a_server_error(server: LiveServer, body: Any) -> Non
         assert response.json()["error"]["message"]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(body=completions | anything)
 def test_no_completion_body_makes_a_server_error(server: LiveServer, body: Any) -> None:
     response = post_json(server, "/v1/completions", body)

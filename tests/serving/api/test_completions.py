@@ -13,7 +13,7 @@ import pytest
 from serving.api.app import create_app
 from serving.build import build_node, load_engine
 from tendril.log import LogUnavailable, MemoryLog
-from tendril.records import Trace
+from tendril.records import Ledger, Trace
 from tests.serving.live_server import (
     KEY,
     LiveServer,
@@ -45,8 +45,8 @@ def test_a_trace_is_what_was_sampled(server: LiveServer, reference: Reference) -
 
 def test_silence_is_a_decision_with_a_trace(server: LiveServer, reference: Reference) -> None:
     prompt = reference.quietest_prompt()
-    for _ in range(300):
-        reply = server.complete(prompt=[prompt], temperature=1, max_tokens=1)
+    for _ in range(600):  # silence comes with 2.7 %: all but never does it not come at all
+        reply = server.complete(prompt=[prompt], temperature=0.5, max_tokens=1)
         if reply.json()["choices"][0]["text"] == "":
             trace = server.trace(reply.headers["x-tendril-trace-id"])
             if trace.completion_token_ids == (SILENCE,):
@@ -149,7 +149,10 @@ def test_a_full_queue_is_a_429_that_the_ledger_knows(checkpoint: Path, tmp_path:
 
         statuses = asyncio.run(crowd())
         assert set(statuses) == {200, 429}
-        assert len(live.records(Trace)) <= statuses.count(200)
+    ledger = live.records(Ledger)[-1]
+    assert ledger.outcomes["traces"] == {
+        "logged": statuses.count(200), "spooled": 0, "refused: engine busy": statuses.count(429)
+    }  # fmt: skip
 
 
 def test_the_openai_client_is_at_home(server: LiveServer) -> None:

@@ -64,7 +64,6 @@ def test_no_request_makes_a_server_error_or_hangs(
         @settings(
             max_examples=NUM_EXAMPLES,
             derandomize=True,
-            deadline=None,
             database=None,
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,14 @@ from tests.serving.clients.target import Target
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 ROOT = Path(__file__).parents[3]
 CLIENTS = ROOT / "serving" / "clients"
+COMPLETION_FLOWS = (
+    "completion", "completion_stream", "completion_logprobs", "completion_errors", "timeout",
+    "abort", "models", "suggestion",
+)  # fmt: skip
+CHAT_FLOWS = (
+    "chat", "chat_stream", "chat_stream_helper", "chat_logprobs", "chat_choices", "chat_tools",
+    "chat_errors",
+)  # fmt: skip
 UNREACHABLE = re.compile(r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|ENETUNREACH|ENOTCACHED")
 
 
@@ -72,23 +81,16 @@ def test_its_own_tests_pass(package: Path) -> None:
 
 @pytest.mark.parametrize("wrapped", ["", "1"], ids=["plain", "wrapped"])
 def test_the_npm_client_runs_its_normal_flows(package: Path, target: Target, wrapped: str) -> None:
-    flows = [
-        "completion", "completion_stream", "completion_logprobs", "completion_errors", "timeout",
-        "abort", "models", "suggestion",
-    ]  # fmt: skip
-    _assert_flows(package, target, flows, wrapped)
+    assert_flows(package, target, COMPLETION_FLOWS, wrapped)
 
 
 @pytest.mark.parametrize("wrapped", ["", "1"], ids=["plain", "wrapped"])
 def test_the_npm_client_chats(package: Path, chat_target: Target, wrapped: str) -> None:
-    flows = [
-        "chat", "chat_stream", "chat_stream_helper", "chat_logprobs", "chat_choices", "chat_tools",
-        "chat_errors",
-    ]  # fmt: skip
-    _assert_flows(package, chat_target, flows, wrapped)
+    assert_flows(package, chat_target, CHAT_FLOWS, wrapped)
 
 
-def _assert_flows(package: Path, target: Target, flows: list[str], wrapped: str) -> None:
+def assert_flows(package: Path, target: Target, flows: Sequence[str], wrapped: str) -> None:
+    """Run `flows` of the package's test/flows.ts against `target`; each says that it is ok."""
     ran = run(
         package, "node", "build/test/flows.js",
         BASE_URL=target.base_url, API_KEY=target.api_key, MODEL=target.model,

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.api.errors import Refused
@@ -61,7 +61,6 @@ def test_a_number_too_long_to_print_is_refused() -> None:
         event_of(make_typed("heartbeat", client_seq=10**5_000))
 
 
-@settings(deadline=None)
 @given(
     name=st.sampled_from(sorted(FIELDS)),
     field=st.sampled_from(sorted({"event_id", "client_seq", "client_time", "type", "trace_id"}
@@ -73,7 +72,6 @@ def test_any_value_of_any_field_is_taken_or_refused(name: str, field: str, value
     assert refused is None or refused.status == 400
 
 
-@settings(deadline=None)
 @given(body=st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode()))
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     refused = _read(body)

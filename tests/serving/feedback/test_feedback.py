@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.feedback.tokens import FeedbackTokens, TraceScope
@@ -251,7 +251,7 @@ events = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(body=events | anything)
 def test_no_feedback_body_makes_a_server_error(
     server: LiveServer, reply: httpx.Response, body: Any

@@ -38,11 +38,11 @@ def make_settings(workspace: Path, *stubs: StubReplica, **gateway: Any) -> Setti
         "body_timeout_s": 2.0,
     }
     access = gateway.pop("access", AccessSettings())
-    keys = gateway.pop("api_keys", (KEY,))
+    keys, origins = gateway.pop("api_keys", (KEY,)), gateway.pop("cors_origins", ())
     return Settings(
         workspace=workspace,
         access=access,
-        serving=ServingSettings(api_keys=keys),
+        serving=ServingSettings(api_keys=keys, cors_origins=origins),
         gateway=GatewaySettings(**(fields | gateway)),
     )
 

@@ -49,11 +49,13 @@ class StubReplica:
         return f"http://127.0.0.1:{self.port}"
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                seen = await _read(reader)
-                await self._answer(seen, reader, writer)
-        writer.close()
+        try:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    seen = await _read(reader)
+                    await self._answer(seen, reader, writer)
+        finally:
+            writer.close()  # cancelled, too: a socket left open would fail some later test
 
     async def _answer(
         self, seen: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -73,6 +75,9 @@ class StubReplica:
 
     async def refuse(self, seen: Seen, reader: Any, writer: asyncio.StreamWriter) -> None:
         writer.write(_whole(503, {"replica": self.name}))
+
+    async def full(self, seen: Seen, reader: Any, writer: asyncio.StreamWriter) -> None:
+        writer.write(_whole(429, {"replica": self.name}))
 
     async def slow(self, seen: Seen, reader: Any, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.05)
@@ -167,6 +172,7 @@ def running(*stubs: StubReplica) -> Iterator[None]:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0.01)  # the loop closes their connections
 
     try:
         asyncio.run_coroutine_threadsafe(start(), loop).result(10)

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,8 +11,11 @@ import pytest
 from serving.key_file import revoke_key
 from serving.keys import internal_token, node_secret
 from tests.serving.gateway.conftest import Pair
-from tests.serving.gateway.live_gateway import CHAT, KEY, until
+from tests.serving.gateway.live_gateway import CHAT, KEY, gateway, make_settings, until
+from tests.serving.gateway.stub_replica import StubReplica, running
 from tests.serving.live_server import assert_refused
+
+PAGE = "https://app.example"
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -188,3 +192,14 @@ def test_feedback_and_preflights_need_no_key(pair: Pair) -> None:
     origin = {"origin": "https://app.example", "access-control-request-method": "POST"}
     assert httpx.options(pair.live.url + CHAT, headers=origin).status_code == 200
     assert httpx.options(f"{pair.live.url}/admin/status", headers=origin).status_code == 404
+
+
+def test_a_web_page_can_read_replies_and_why_it_was_refused(tmp_path: Path) -> None:
+    stub = StubReplica()
+    with running(stub), gateway(make_settings(tmp_path, stub, cors_origins=(PAGE,))) as live:
+        for headers, status in (({}, 200), (bearer("unknown"), 401)):
+            reply = live.chat(headers | {"origin": PAGE})
+            assert reply.status_code == status
+            assert reply.headers.get_list("access-control-allow-origin") == [PAGE]
+            assert "retry-after" in reply.headers["access-control-expose-headers"]
+        assert "access-control-allow-origin" not in live.chat({"origin": "https://evil"}).headers

@@ -30,7 +30,7 @@ def num_seen(pair: Pair) -> list[int]:
     return sorted(len(stub.seen) for stub in pair.stubs)
 
 
-@pytest.mark.parametrize("behaviour", ["reset", "refuse"])
+@pytest.mark.parametrize("behaviour", ["reset", "refuse", "full"])
 def test_a_replica_that_fails_before_its_reply_harms_nobody(pair: Pair, behaviour: str) -> None:
     pair.stubs[0].behaviour = behaviour
     replies = [pair.live.chat({"x-tendril-session-id": str(i)}) for i in range(20)]
@@ -44,6 +44,13 @@ def test_when_all_refuse_the_client_gets_their_reply(pair: Pair) -> None:
     assert reply.status_code == 503
     assert set(reply.json()) == {"replica"}
     assert num_seen(pair) == [1, 1]
+
+
+def test_a_lone_replica_is_not_asked_again_for_what_it_refused(tmp_path: Path) -> None:
+    stub = StubReplica(behaviour="full")
+    with running(stub), gateway(make_settings(tmp_path, stub)) as live:
+        assert live.chat().status_code == 429
+        assert len(stub.seen) == 1
 
 
 def test_when_all_hang_up_the_client_is_told_so(pair: Pair) -> None:
@@ -87,8 +94,8 @@ def test_a_client_that_leaves_ends_the_work_of_the_replica(pair: Pair, behaviour
         else:
             with client.stream("POST", pair.live.url + CHAT, json={}) as reply:
                 next(reply.iter_raw())
-    until(pair.seen_last().hung_up.is_set, timeout_s=1)
-    until(lambda: pair.live.http.get("/health").json()["num_running"] == 0, timeout_s=1)
+    until(pair.seen_last().hung_up.is_set)
+    until(lambda: pair.live.http.get("/health").json()["num_running"] == 0)
 
 
 def test_a_session_stays_with_its_replica_and_sessions_are_spread(pair: Pair) -> None:
@@ -194,6 +201,7 @@ def test_a_stop_takes_bounded_time_whatever_still_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
+@pytest.mark.slow
 def test_with_a_certificate_the_port_speaks_https_only(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(

@@ -1,7 +1,7 @@
 """Slots against a plain model of them: what a slot is said to hold is what was stored there."""
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LlamaConfig
 
@@ -92,6 +92,7 @@ def test_a_request_of_the_wave_is_waited_for_only_where_nothing_is_known_yet() -
     assert not table.gains_by_waiting(make_running([*PREFIX, 3]), [follower])
 
 
+@settings(max_examples=30)
 @given(st.data())
 def test_every_slot_holds_what_it_says_however_requests_come_and_go(data: st.DataObject) -> None:
     table = make_table()

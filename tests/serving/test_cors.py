@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 from starlette.testclient import TestClient
 
 from serving.api.errors import BodyLimit
-from serving.feedback.cors import add_cors
+from serving.cors import add_cors
 from tendril.settings import ServingSettings
 
 PAGE = "https://app.example"
