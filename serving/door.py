@@ -5,6 +5,8 @@ the `ServedRequest` that the recorder completes below the API, and holds back th
 until its first byte: only then is the policy version known that sampled the first token.
 """
 
+import asyncio
+
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,6 +20,9 @@ from serving.node import ServingNode
 OPEN_PATHS = FEEDBACK_PATHS | {"/health", "/ready"}
 """No key needed."""
 LISTING_PATHS = frozenset({"/v1/models"})
+
+ABANDONED_S = 2.0
+"""After its client went, how long a request may still leave a trace by itself."""
 
 
 class Door:
@@ -60,8 +65,13 @@ class Door:
         receive: Receive,
         send: Send,
     ) -> None:
+        is_gone = False
+
         async def replayed() -> Message:
-            return messages.pop(0) if messages else await receive()
+            nonlocal is_gone
+            message = messages.pop(0) if messages else await receive()
+            is_gone = is_gone or message["type"] == "http.disconnect"
+            return message
 
         served_request.set(request)
         model = self._node.settings.model_name
@@ -72,6 +82,10 @@ class Door:
                 await self._app(scope, replayed, NamedReply(send, request, self._node))
             finally:
                 span.set_attributes(request.span_attributes(model))
+                if is_gone and not request.finish_reasons:
+                    # Later: what an engine's own server has still to end may yet record it.
+                    note = self._node.recorder.note_abandoned
+                    asyncio.get_running_loop().call_later(ABANDONED_S, note, request, model)
 
 
 async def _read(receive: Receive) -> list[Message]:

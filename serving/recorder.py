@@ -4,13 +4,16 @@ It sees token ids and log-probs, whatever the API shows the client later, and pu
 the spool for every choice that an engine took up: answered, silent, cut off or failed.
 """
 
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
 from serving.context import ServedRequest
 from serving.engine import Engine, EngineBusy, EngineRequest, SampledToken
+from serving.spool import SpoolFull
 from serving.text import SampledText, TextCodec
+from tendril.log import LogUnavailable
 from tendril.records import (
     Exploration,
     FinishReason,
@@ -21,6 +24,8 @@ from tendril.records import (
     ToolCall,
     Trace,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,6 +125,26 @@ class Recorder:
         request.finish_reasons.append(decision.finish_reason)
         request.sampling = decision.sampling
         self._record(_trace(decision, self._codec.digest), decision)
+
+    def note_abandoned(self, request: ServedRequest, model: str) -> None:
+        """Record a request whose client went before an engine took it up, unless one did.
+
+        Where that cannot be kept, it is counted as refused.
+        """
+        if request.finish_reasons:
+            return
+        nothing = Sampling(temperature=1.0, max_tokens=0)
+        decision = Decision(
+            request=request,
+            model=model,
+            prompt_token_ids=(),
+            sampling=nothing,
+            text=SampledText(self._codec, ()),
+        )
+        try:
+            self.finish(decision)
+        except (SpoolFull, LogUnavailable) as error:
+            log.warning("an abandoned request leaves no trace: %s", error)
 
 
 def engine_request(decision: Decision) -> EngineRequest:

@@ -119,3 +119,15 @@ def test_spans_are_runs_of_one_version() -> None:
         PolicySpan(policy_version=2, num_tokens=1),
         PolicySpan(policy_version=1, num_tokens=1),
     )
+
+
+def test_a_request_that_no_engine_saw_leaves_one_empty_trace(checkpoint: Path) -> None:
+    traces: list[Trace] = []
+    engine: Any = Scripted()
+    recorder = Recorder(engine, TextCodec(checkpoint), lambda trace, _: traces.append(trace))
+    request = make_decision(checkpoint).request
+    recorder.note_abandoned(request, "tendril")
+    recorder.note_abandoned(request, "tendril")
+    (trace,) = traces
+    assert (trace.prompt_token_ids, trace.completion_token_ids) == ((), ())
+    assert (trace.finish_reason, trace.untrainable) == ("cancelled_by_client", "no_tokens")
