@@ -121,6 +121,7 @@ def test_every_choice_has_one_trace_that_equals_what_was_sampled(
         app.wait_idle()
         traces = app.traces()
     assert_one_trace_a_choice(sent, traces)
+    traces = [trace for trace in traces if trace.completion_token_ids]  # the rest left too early
     assert Counter(map(_recorded, traces)) == Counter(
         _sampled(request, tokens) for request, tokens in engine.seen if tokens
     )
