@@ -49,6 +49,8 @@ class ServedRequest:
     request_id: str = field(default_factory=new_id)
     policy_version: int | None = None
     """Of the first token; None while nothing was sampled, so that there is no trace."""
+    is_asked: bool = False
+    """Whether the API has got as far as asking the engine."""
     choices: Iterator[int] = field(default_factory=itertools.count)
     """Numbers of the request's choices not yet given out."""
     history: History | None = None

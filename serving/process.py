@@ -94,9 +94,10 @@ async def _engine_app(node: ServingNode) -> ASGIApp | None:
         return None
     from serving.vllm_engine.engine import VllmEngine
     from serving.vllm_engine.launch import openai_app
+    from serving.vllm_engine.unread import RefuseUnread
 
     assert isinstance(node.engine, VllmEngine)
-    return await openai_app(node.engine, node)
+    return RefuseUnread(await openai_app(node.engine, node))
 
 
 async def _watch(node: ServingNode, event_log: EventLog, stop: threading.Event) -> None:

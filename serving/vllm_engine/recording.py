@@ -50,6 +50,7 @@ class RecordingClient:
     ) -> AsyncGenerator[RequestOutput, None]:
         """As vLLM's, and a trace for every choice, durable before the last output is handed on."""
         request = served_request.get()
+        request.is_asked = True
         request.response_id = response_id(request_id)
         recording = self._recording(request, sampling_params)
         recording.prompt_token_ids = tuple(prompt.get("prompt_token_ids") or ())

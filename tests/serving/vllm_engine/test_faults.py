@@ -17,6 +17,7 @@ from tests.serving.vllm_engine.shared import SharedVllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore")]
 WEIGHT = "model.layers.0.mlp.down_proj.weight"
+EMBEDDINGS, HIDDEN_SIZE = "model.embed_tokens.weight", 32
 PROMPT = make_request(*range(40, 80), max_tokens=20, temperature=0.0)
 
 
@@ -152,7 +153,9 @@ def test_a_version_that_was_taken_back_leaves_no_stale_prefix(faulty: Faulty) ->
     faulty.call("fault_slow_job", 1.0)  # the comparison: time enough to fill the cache
     swapping.start()
     wait_for(lambda: faulty.engine.weights.policy_version == 2)
-    faulty.call("fault_flip", WEIGHT, 0)
+    # Input embeddings are used as they are; a linear weight's packed copy would not be damaged.
+    first = PROMPT.prompt_token_ids[0]
+    faulty.call("fault_flip", EMBEDDINGS, first * HIDDEN_SIZE)
     damaged = shown(faulty.reply())
     swapping.join()
     assert damaged != expected

@@ -158,8 +158,10 @@ def test_a_thousand_mixed_requests_leave_exact_traces(
             if trace not in forced:
                 assert trace.behavior_logprobs == pytest.approx(asked.logprobs[i], abs=1e-6), asked
     known = {asked.trace_id for asked in requests} | {last.headers["x-tendril-trace-id"]}
-    assert {trace_id.partition(".")[0] for trace_id in by_id} == known
-    assert rescored_gap(checkpoint, traces) < TOLERANCE
+    unknown = [t for t in traces if t.trace_id.partition(".")[0] not in known]
+    assert all(t.finish_reason == "cancelled_by_client" for t in unknown)  # left before the headers
+    assert known <= {trace_id.partition(".")[0] for trace_id in by_id}
+    assert rescored_gap(checkpoint, [t for t in traces if t.completion_token_ids]) < TOLERANCE
     print(Counter(t.finish_reason for t in traces), len(forced), "forced")
 
 
