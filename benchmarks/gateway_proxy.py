@@ -8,7 +8,6 @@ LITELLM names its command in another environment.
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import tomli_w
 import uvloop
 
 from benchmarks.figures import Figure
+from benchmarks.services import free_ports
 
 KEY = "sk-benchmark"
 NUM_CONNECTIONS = 32
@@ -62,7 +62,7 @@ class Speed(NamedTuple):
 def run() -> list[Figure]:
     """Half a minute, and as much again with LiteLLM."""
     with tempfile.TemporaryDirectory() as name:
-        folder, (stub, ours_at, bare_at, litellm_at) = Path(name), _free_ports(4)
+        folder, (stub, ours_at, bare_at, litellm_at) = Path(name), free_ports(4)
         with _child(_role("stub", stub), core=0):
             _wait_until_it_answers(stub)
             direct = _load(stub, ROUND_S) / ROUND_S
@@ -182,14 +182,6 @@ def _litellm_command(command: str, folder: Path, stub_port: int, port: int) -> l
     path = folder / "litellm.yaml"
     path.write_bytes(msgspec.json.encode(config))
     return [command, "--config", str(path), "--host", "127.0.0.1", "--port", str(port)]
-
-
-def _free_ports(num: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(num)]
-    ports: list[int] = [bound.getsockname()[1] for bound in sockets]
-    for bound in sockets:
-        bound.close()
-    return ports
 
 
 class StubUpstream(asyncio.Protocol):

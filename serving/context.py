@@ -69,6 +69,11 @@ class ServedRequest:
         """The first choice has the request's own id, so that one header names them all."""
         return self.request_id if choice == 0 else f"{self.request_id}.{choice}"
 
+    def note_first_token(self, policy_version: int, at: float) -> None:
+        """Of the choice that was first: from here on the reply can name its policy version."""
+        if self.policy_version is None:
+            self.policy_version, self.first_token_at = policy_version, at
+
     def span_attributes(self, model: str) -> dict[str, Attribute | list[str]]:
         """What is known at the end, in the names of the GenAI conventions; never content."""
         attributes: dict[str, Attribute | list[str]] = {

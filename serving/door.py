@@ -55,11 +55,12 @@ class Door:
         except Refused as refused:
             await refused.response()(scope, receive, send)
             return
-        await self._serve(request, scope, messages, receive, send)
+        await self._serve(request, headers, scope, messages, receive, send)
 
     async def _serve(
         self,
         request: ServedRequest,
+        headers: Headers,
         scope: Scope,
         messages: list[Message],
         receive: Receive,
@@ -75,9 +76,7 @@ class Door:
 
         served_request.set(request)
         model = self._node.settings.model_name
-        with self._node.telemetry.server_span(
-            operation(request.route), model, Headers(scope=scope)
-        ) as span:
+        with self._node.telemetry.server_span(operation(request.route), model, headers) as span:
             try:
                 await self._app(scope, replayed, NamedReply(send, request, self._node))
             finally:

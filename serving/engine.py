@@ -115,3 +115,29 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def check_request(request: EngineRequest, capacity: int, vocabulary: int) -> None:
+    """Raises `ValueError` for a request that an engine cannot hold.
+
+    It must not reach a batch: it would fail its neighbours.
+    """
+    prompt = request.prompt_token_ids
+    if not prompt or len(prompt) + request.max_tokens > capacity:
+        raise ValueError(
+            f"prompt and max_tokens: expected 1 to {capacity} tokens together, "
+            f"got {len(prompt)} + {request.max_tokens}"
+        )
+    if min(prompt) < 0 or max(prompt) >= vocabulary:
+        raise ValueError(
+            f"prompt: expected token ids from 0 to {vocabulary - 1}, "
+            f"got {min(prompt)} to {max(prompt)}"
+        )
+
+
+def check_queue(lane: Lane, num_waiting: int, max_waiting: int, lent_slots: int) -> None:
+    """Raises `EngineBusy` where one more of the lane may not wait."""
+    if lane == "offline" and not lent_slots:
+        raise EngineBusy("no slots are lent to offline requests")
+    if num_waiting >= max_waiting:
+        raise EngineBusy(f"{num_waiting} requests wait, limit {max_waiting}")

@@ -70,13 +70,6 @@ class Decision:
         if self.finish_reason == "stop" and any(call.name for call in self.tool_calls):
             self.finish_reason = "tool_calls"
 
-    def note_first_token(self, policy_version: int) -> None:
-        """The moment from which the reply can name its policy version."""
-        self.first_token_at = time.time()
-        if self.request.policy_version is None:
-            self.request.policy_version = policy_version
-            self.request.first_token_at = self.first_token_at
-
 
 class Recorder:
     """Samples for the API and leaves a trace."""
@@ -93,7 +86,8 @@ class Recorder:
         try:
             async for token in tokens:
                 if not decision.tokens:
-                    decision.note_first_token(token.policy_version)
+                    decision.first_token_at = time.time()
+                    decision.request.note_first_token(token.policy_version, decision.first_token_at)
                 decision.tokens.append(token)
                 piece = decision.text.add(token.token_id, is_last=token.finish is not None)
                 if decision.text.stopped:

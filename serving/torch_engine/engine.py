@@ -25,6 +25,7 @@ from serving.engine import (
     SampledToken,
     SwapRefused,
     SwapResult,
+    check_request,
 )
 from serving.torch_engine.forward import last_logits, prepare
 from serving.torch_engine.kv_slots import KeyValueSlots
@@ -80,7 +81,7 @@ class TorchEngine:
         self._thread.start()
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[SampledToken, None]:
-        self._check(request)
+        check_request(request, self._cache.capacity, self._model.config.vocab_size)
         generator = None
         if request.seed is not None:
             generator = torch.Generator().manual_seed(request.seed)
@@ -105,21 +106,6 @@ class TorchEngine:
             running.aborted = True
             with self._wake:
                 self._lanes.discard(running)
-
-    def _check(self, request: EngineRequest) -> None:
-        """A prompt that cannot be run must not reach the batch: it would fail its neighbours."""
-        prompt, capacity = request.prompt_token_ids, self._cache.capacity
-        vocabulary = self._model.config.vocab_size
-        if not prompt or len(prompt) + request.max_tokens > capacity:
-            raise ValueError(
-                f"prompt and max_tokens: expected 1 to {capacity} tokens together, "
-                f"got {len(prompt)} + {request.max_tokens}"
-            )
-        if min(prompt) < 0 or max(prompt) >= vocabulary:
-            raise ValueError(
-                f"prompt: expected token ids from 0 to {vocabulary - 1}, "
-                f"got {min(prompt)} to {max(prompt)}"
-            )
 
     def stage(self, policy_version: int, folder: Path) -> str:
         try:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
-from serving.engine import EngineBusy
+from serving.engine import check_queue
 from serving.torch_engine.running import Running
 from tendril.records import Lane
 
@@ -23,10 +23,7 @@ class Lanes:
 
     def check_room(self, lane: Lane) -> None:
         """Raises `EngineBusy` where the lane's queue is full."""
-        if lane == "offline" and not self._lent_slots:
-            raise EngineBusy("no slots are lent to offline requests")
-        if (waiting := len(self._waiting[lane])) >= self._max_waiting:
-            raise EngineBusy(f"{waiting} requests wait, limit {self._max_waiting}")
+        check_queue(lane, len(self._waiting[lane]), self._max_waiting, self._lent_slots)
 
     def put_back(self, running: Running) -> None:
         """At the head of its queue: it was next, or has tokens already."""

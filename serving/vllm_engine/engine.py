@@ -7,6 +7,7 @@ the last one of an aborted request included, to whoever records.
 
 import asyncio
 import contextlib
+from argparse import Namespace
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,14 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
-from serving.engine import EngineBusy, EngineRequest, EngineStats, SampledToken, SwapResult
+from serving.engine import (
+    EngineRequest,
+    EngineStats,
+    SampledToken,
+    SwapResult,
+    check_queue,
+    check_request,
+)
 from serving.vllm_engine.outputs import sampled_tokens
 from serving.vllm_engine.silence import SilenceTable
 from serving.vllm_engine.weights import LiveWeights
@@ -62,9 +70,12 @@ class VllmEngine:
         llm: AsyncLLM,
         weights: LiveWeights,
         limits: Limits,
+        args: Namespace,
         silence: SilenceTable | None = None,
     ) -> None:
         self.llm, self.weights, self.silence = llm, weights, silence
+        self.args = args
+        """What vLLM was started with: its server wants it as well."""
         self._limits = limits
         self._lent = asyncio.Semaphore(limits.lent_slots)
         self._lending = asyncio.Lock()
@@ -195,7 +206,8 @@ class VllmEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[SampledToken, None]:
         """See `Engine.generate`."""
-        self._check(request)
+        config = self.llm.model_config
+        check_request(request, config.max_model_len, config.get_vocab_size())
         slot = self.silence.take(request.forbid_silence) if self.silence else None
         params = SamplingParams(
             max_tokens=request.max_tokens,
@@ -215,12 +227,14 @@ class VllmEngine:
         is_first = True
         try:
             async for output in outputs:
-                tokens = sampled_tokens(output.outputs[0], request.num_top_logprobs)
+                tokens = sampled_tokens(
+                    output.outputs[0], self.weights.policy_version, request.num_top_logprobs
+                )
                 if is_first and slot:
                     tokens = slot.corrected(tokens)
                 is_first = False
                 for token in tokens:
-                    yield token._replace(policy_version=self.weights.policy_version)
+                    yield token
         finally:
             await outputs.aclose()
             if slot:
@@ -228,26 +242,9 @@ class VllmEngine:
 
     def check_room(self, lane: Lane) -> None:
         """See `Engine.check_room`."""
-        slots = self._limits.slots(lane)
-        if not slots:
-            raise EngineBusy("no slots are lent to offline requests")
-        waiting = self._num_inside[lane] - slots
-        if waiting >= self._limits.max_waiting:
-            raise EngineBusy(f"{waiting} requests wait, limit {self._limits.max_waiting}")
-
-    def _check(self, request: EngineRequest) -> None:
-        prompt, config = request.prompt_token_ids, self.llm.model_config
-        capacity, vocabulary = config.max_model_len, config.get_vocab_size()
-        if not prompt or len(prompt) + request.max_tokens > capacity:
-            raise ValueError(
-                f"prompt and max_tokens: expected 1 to {capacity} tokens together, "
-                f"got {len(prompt)} + {request.max_tokens}"
-            )
-        if min(prompt) < 0 or max(prompt) >= vocabulary:
-            raise ValueError(
-                f"prompt: expected token ids from 0 to {vocabulary - 1}, "
-                f"got {min(prompt)} to {max(prompt)}"
-            )
+        limits = self._limits
+        waiting = self._num_inside[lane] - limits.slots(lane)
+        check_queue(lane, waiting, limits.max_waiting, limits.lent_slots)
 
     def stage(self, policy_version: int, folder: Path) -> str:
         """See `Engine.stage`."""

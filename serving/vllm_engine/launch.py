@@ -115,7 +115,7 @@ async def launch(
         scratch.mkdir(parents=True, exist_ok=True)
         weights = LiveWeights(llm, folder, policy_version, scratch)
         limits = Limits(settings.max_running, settings.lent_slots, settings.max_waiting)
-        engine = VllmEngine(llm, weights, limits, silence)
+        engine = VllmEngine(llm, weights, limits, args, silence)
         await engine.start()
     except BaseException:
         llm.shutdown()
@@ -156,10 +156,9 @@ async def openai_app(engine: "VllmEngine", node: "ServingNode") -> FastAPI:
 
     folder = Path(engine.llm.model_config.model)
     client = RecordingClient(engine, node, ChatTemplate(folder).digest)
-    args = parsed(folder, node.settings, silence=engine.silence is not None)
     tasks = await engine.llm.get_supported_tasks()
-    app: FastAPI = build_app(args, tasks, engine.llm.model_config)
-    await init_app_state(client, app.state, args, tasks)
+    app: FastAPI = build_app(engine.args, tasks, engine.llm.model_config)
+    await init_app_state(client, app.state, engine.args, tasks)
     # Where its engine dies, vLLM's server tells the one that runs it; ours watches by itself.
     app.state.server = SimpleNamespace(should_exit=False)
     return app

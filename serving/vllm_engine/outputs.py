@@ -9,24 +9,21 @@ from serving.engine import SampledToken
 
 
 def sampled_tokens(
-    output: CompletionOutput, num_top_logprobs: int = 0, policy_version: int = 0
+    output: CompletionOutput, policy_version: int, num_top_logprobs: int = 0
 ) -> list[SampledToken]:
     """The tokens of `output` with their log-probs (as asked for with `logprobs` >= 0).
 
-    `policy_version` stands on tokens for which the output itself names none.
+    `policy_version` is the engine's now; `versioned` knows better once the output is final.
     """
-    versions = token_versions(output, policy_version)
     tokens = [
         SampledToken(
             token_id,
             entry[token_id].logprob,
-            version,
+            policy_version,
             None,
             top_logprobs=_top(entry, num_top_logprobs),
         )
-        for token_id, entry, version in zip(
-            output.token_ids, output.logprobs or (), versions, strict=True
-        )
+        for token_id, entry in zip(output.token_ids, output.logprobs or (), strict=True)
     ]
     if tokens and output.finish_reason is not None:
         tokens[-1] = tokens[-1]._replace(
@@ -35,13 +32,13 @@ def sampled_tokens(
     return tokens
 
 
-def token_versions(output: CompletionOutput, otherwise: int) -> Sequence[int]:
-    """The policy version of each token, from the spans that a final output carries."""
-    versions = [otherwise] * len(output.token_ids)
-    for span in output.weight_versions or []:
-        for position in range(span.start, min(span.end, len(versions))):
-            versions[position] = int(span.version)
-    return versions
+def versioned(tokens: Sequence[SampledToken], last: CompletionOutput) -> list[SampledToken]:
+    """All tokens of a choice with the versions that its final output names for them."""
+    named = list(tokens)
+    for span in last.weight_versions or []:
+        for i in range(span.start, min(span.end, len(named))):
+            named[i] = named[i]._replace(policy_version=int(span.version))
+    return named
 
 
 def _top(entry: Mapping[int, Any], count: int) -> tuple[tuple[int, float], ...]:

@@ -23,7 +23,7 @@ from serving.recorder import Decision
 from serving.spool import SpoolFull
 from serving.text import SampledText, TextCodec
 from serving.vllm_engine.engine import VllmEngine
-from serving.vllm_engine.outputs import sampled_tokens
+from serving.vllm_engine.outputs import sampled_tokens, versioned
 from serving.vllm_engine.silence import ARGUMENT, SilenceSlot
 from tendril.log import LogUnavailable
 from tendril.records import FinishReason, RoutedExperts, Sampling
@@ -52,12 +52,10 @@ class RecordingClient:
         request = served_request.get()
         request.is_asked = True
         request.response_id = response_id(request_id)
-        recording = self._recording(request, sampling_params)
-        recording.prompt_token_ids = tuple(prompt.get("prompt_token_ids") or ())
-        params = recording.prepared(sampling_params, self._engine.silence_ids)
+        recording = self._recording(request, prompt, sampling_params)
         outputs = self._engine.stream(
             prompt,
-            params,
+            recording.prepared(self._engine.silence_ids),
             request_id,
             lane=request.lane,
             on_output=recording.add,
@@ -80,13 +78,17 @@ class RecordingClient:
             await outputs.aclose()
             self._finish(recording)
 
-    def _recording(self, request: ServedRequest, params: SamplingParams) -> "Recording":
+    def _recording(
+        self, request: ServedRequest, prompt: Any, params: SamplingParams
+    ) -> "Recording":
         node, silence = self._node, self._engine.silence
         explores = request.route == "suggestion" and silence is not None
         share = node.settings.explore_share if explores else 0.0
         forced = node.random.random() < share
         return Recording(
             request=request,
+            params=params,
+            prompt_token_ids=tuple(prompt.get("prompt_token_ids") or ()),
             model=node.settings.model_name,
             codec=node.codec,
             share=share,
@@ -141,6 +143,9 @@ class Recording:
     """One request of the engine while it is sampled: `n` choices of one prompt."""
 
     request: ServedRequest
+    params: SamplingParams
+    """As the client asked."""
+    prompt_token_ids: tuple[int, ...]
     model: str
     codec: TextCodec
     share: float
@@ -153,8 +158,6 @@ class Recording:
     failed: bool = False
     refused: bool = False
     """Before anything was sampled, for what it asked: there is nothing to record."""
-    params: SamplingParams | None = None
-    prompt_token_ids: tuple[int, ...] = ()
     stale: set[int] = field(default_factory=set)
     """Choices whose prompt was computed by older weights than all of their tokens."""
     last: dict[int, CompletionOutput] = field(default_factory=dict)
@@ -164,9 +167,9 @@ class Recording:
     ended: bool = False
     taken: bool = False
 
-    def prepared(self, params: SamplingParams, silence_ids: list[int]) -> SamplingParams:
+    def prepared(self, silence_ids: list[int]) -> SamplingParams:
         """The parameters to sample with: the client's, with log-probs and silence."""
-        self.params = params
+        params = self.params
         prepared = params.clone()
         prepared.logprobs = 0 if params.logprobs is None else params.logprobs
         if self.request.route == "suggestion" and silence_ids:
@@ -182,9 +185,8 @@ class Recording:
             return
         if self.first_token_at is None and any(o.token_ids for o in output.outputs):
             self._note_first(output)
-        assert self.params is not None  # `prepared` came first
         for choice in output.outputs:
-            tokens = sampled_tokens(choice, policy_version=self.policy_version())
+            tokens = sampled_tokens(choice, self.policy_version())
             if self.params.output_kind == RequestOutputKind.DELTA:
                 self.tokens.setdefault(choice.index, []).extend(tokens)
             else:
@@ -198,15 +200,12 @@ class Recording:
         if (stats := output.metrics) is not None and stats.first_token_ts:
             self.first_token_at = stats.arrival_time + stats.first_token_latency
             self.queue_s = max(0.0, stats.scheduled_ts - stats.queued_ts)
-        if self.request.policy_version is None:
-            self.request.policy_version = self.policy_version()
-            self.request.first_token_at = self.first_token_at
+        self.request.note_first_token(self.policy_version(), self.first_token_at)
 
     def take_decisions(self) -> list[Decision]:
         """What was decided, once: one decision a choice."""
         if self.taken:
             return []
-        assert self.params is not None  # `prepared` came first
         self.taken = True
         if self.slot is not None:
             self.tokens = {i: self.slot.corrected(t) for i, t in self.tokens.items()}
@@ -216,16 +215,15 @@ class Recording:
         return [self._decision(index, self.tokens.get(index, [])) for index in range(self.params.n)]
 
     def _decision(self, index: int, tokens: list[SampledToken]) -> Decision:
-        assert self.params is not None  # nothing is sampled before `prepared`
         last, params = self.last.get(index), self.params
         stop = () if params.include_stop_str_in_output else tuple(params.stop or ())
         text = SampledText(self.codec, stop)
-        tokens = _versioned(tokens, last) if last else tokens
+        tokens = versioned(tokens, last) if last else tokens
         for token in tokens:
             text.add(token.token_id, is_last=token is tokens[-1])
         if tokens and self.queue_s is not None:
             tokens[0] = tokens[0]._replace(queue_s=self.queue_s)
-        reason = FINISH_REASONS.get(last.finish_reason or "abort" if last else "abort", "stop")
+        ended_by = (last.finish_reason if last else None) or "abort"
         return Decision(
             request=self.request,
             choice=self.choices[index],
@@ -238,19 +236,10 @@ class Recording:
             untrainable="stale_prompt" if index in self.stale else masked_by(params),
             chat_template_digest=self.chat_template_digest,
             tokens=tokens,
-            finish_reason="error" if self.failed else reason,
+            finish_reason="error" if self.failed else FINISH_REASONS.get(ended_by, "stop"),
             first_token_at=self.first_token_at,
             routed_experts=routed_experts(last) if last else None,
         )
-
-
-def _versioned(tokens: list[SampledToken], last: CompletionOutput) -> list[SampledToken]:
-    """Tokens with the versions that the final output names for all of them."""
-    tokens = list(tokens)
-    for span in last.weight_versions or []:
-        for i in range(span.start, min(span.end, len(tokens))):
-            tokens[i] = tokens[i]._replace(policy_version=int(span.version))
-    return tokens
 
 
 def sampling_of(params: SamplingParams) -> Sampling:

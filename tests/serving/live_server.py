@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,9 +114,11 @@ def stream_body(**overrides: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def serving(settings: Settings, patience_s: float = 20) -> Iterator[LiveServer]:
-    """Run the process until the block ends; its last ledger must balance."""
-    stop, failure = threading.Event(), list[BaseException]()
+def in_a_thread(
+    run: Callable[[Settings, threading.Event], None], settings: Settings, stop: threading.Event
+) -> Iterator[list[BaseException]]:
+    """A process's `run` until the block ends; the list has what it raised, which then fails."""
+    failure: list[BaseException] = []
 
     def work() -> None:
         try:
@@ -126,16 +128,26 @@ def serving(settings: Settings, patience_s: float = 20) -> Iterator[LiveServer]:
 
     thread = threading.Thread(target=work)
     thread.start()
-    server = LiveServer(settings)
     try:
-        _wait_up(server, failure, patience_s)
-        yield server
+        yield failure
     finally:
         stop.set()
         thread.join(timeout=30)
+    assert not failure, failure
+    assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def serving(settings: Settings, patience_s: float = 20) -> Iterator[LiveServer]:
+    """Run the process until the block ends; its last ledger must balance."""
+    server = LiveServer(settings)
+    try:
+        with in_a_thread(run, settings, threading.Event()) as failure:
+            _wait_up(server, failure, patience_s)
+            yield server
+    finally:
         server.http.close()
         server.admin.close()
-    assert not failure, failure
     ledger = server.records(Ledger)[-1]
     logged = {"traces": len(server.records(Trace)), "feedback": len(server.records(Feedback))}
     assert ledger.balanced

@@ -18,7 +18,7 @@ from tendril.settings import (
     Settings,
 )
 from tests.serving.gateway.stub_replica import StubReplica
-from tests.serving.live_server import free_port
+from tests.serving.live_server import free_port, in_a_thread
 
 KEY = "tk-gateway-test"
 CHAT = "/v1/chat/completions"
@@ -67,26 +67,14 @@ class LiveGateway:
 @contextlib.contextmanager
 def gateway(settings: Settings, *, wait_ready: bool = True) -> Iterator[LiveGateway]:
     """Run the process until the block ends."""
-    stop, failure = threading.Event(), list[BaseException]()
-
-    def work() -> None:
-        try:
-            run(settings, stop)
-        except BaseException as error:  # noqa: BLE001  the test's own thread shows it below
-            failure.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
+    stop = threading.Event()
     live = LiveGateway(settings, stop)
     try:
-        until(lambda: _is_up(live, failure, wait_ready), pause_s=0.02)
-        yield live
+        with in_a_thread(run, settings, stop) as failure:
+            until(lambda: _is_up(live, failure, wait_ready), pause_s=0.02)
+            yield live
     finally:
-        stop.set()
-        thread.join(timeout=30)
         live.http.close()
-    assert not failure, failure
-    assert not thread.is_alive()
 
 
 def _is_up(live: LiveGateway, failure: list[BaseException], wait_ready: bool) -> bool:
