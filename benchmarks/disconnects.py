@@ -39,6 +39,9 @@ MAX_FIRST_WAIT_S = 0.06
 """Who leaves before the first byte does so at a random moment up to here."""
 MAX_MEMORY_RATIO = 1.05
 IDLE_S, SETTLE_S = 30.0, 4.0
+FEW_BLOCKS = ("--num-gpu-blocks-override", "256")
+"""A KV cache that the warm-up fills: an untouched page is no memory yet, so a large one grows with
+the first requests, whoever leaks."""
 
 
 class Asked(NamedTuple):
@@ -91,7 +94,9 @@ def run() -> list[Figure]:
 
 
 def _figures(folder: Path, engine: str, num: int) -> list[Figure]:
-    deployment = services.write_deployment(folder, engine=engine, explore_share=0.5)
+    deployment = services.write_deployment(
+        folder, engine=engine, explore_share=0.5, vllm_args=FEW_BLOCKS
+    )
     held_file = folder / "held.json"
     command = [sys.executable, "-m", "benchmarks.disconnects", str(deployment.config), held_file]
     node_is_ready = f"{deployment.node_url}/ready"

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from serving.admin import create_admin_app
 from serving.api.app import create_app
 from serving.build import build_node, load_engine
-from serving.http_server import Server, bound_socket, tls_options
+from serving.http_server import Server, bound_socket, freeze_heap, tls_options
 from serving.node import ServingNode
 from tendril.files import sole_user
 from tendril.log import EventLog, LogUnavailable, SqliteLog
@@ -71,6 +71,7 @@ async def _serve(
         finally:
             stop.set()
 
+    freeze_heap()
     async with asyncio.TaskGroup() as tasks:
         for server, bound in servers:
             tasks.create_task(serve(server, bound))

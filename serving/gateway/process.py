@@ -15,7 +15,7 @@ from serving.gateway.app import Gateway
 from serving.gateway.http_protocol import LimitedHttp
 from serving.gateway.proxy import Proxy
 from serving.gateway.replicas import ReplicaPool
-from serving.http_server import Server, bound_socket, tls_options
+from serving.http_server import Server, bound_socket, freeze_heap, tls_options
 from serving.keys import internal_token, key_ring, node_secret
 from tendril import telemetry
 from tendril.settings import GatewaySettings, ReplicaSettings, Settings
@@ -52,6 +52,7 @@ async def _serve(
         gateway = Gateway(settings.gateway, key_ring(settings), pool, proxy, reporting)
         server = Server(server_config(gateway, settings))
         await pool.ask_all()
+        freeze_heap()
 
         async def serve() -> None:
             try:
