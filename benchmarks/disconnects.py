@@ -34,7 +34,9 @@ from tendril.records import Ledger, Trace
 Leaving = Literal["before", "during", "after", "never"]
 LEAVINGS: Mapping[Leaving, float] = {"before": 0.25, "during": 0.3, "after": 0.15, "never": 0.3}
 NUM_AT_ONCE = 24
-MAX_WARM_UP = 1_000
+MAX_WARM_UP = 8_000
+"""oneDNN keeps compiled code for each shape of batch, up to a number: until most have been seen, an
+engine on a CPU grows with the requests, whoever leaks."""
 MAX_FIRST_WAIT_S = 0.06
 """Who leaves before the first byte does so at a random moment up to here."""
 MAX_MEMORY_RATIO = 1.05
