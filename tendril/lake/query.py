@@ -1,0 +1,105 @@
+"""SQL over the lake: read only, one statement, nothing but the lake's tables.
+
+The only file that imports DuckDB. It sees each Delta table as an Arrow dataset, so a condition on
+`day`, `user_bucket` or a time opens only the files that can hold such rows. `episodes` has every
+revision, `episodes_latest` the newest of each trace. DuckDB itself may open no file and no
+address, and its settings are locked.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import duckdb
+import pyarrow.dataset as ds
+
+from tendril.lake.lake import Lake
+from tendril.lake.results import LakeUnavailable, QueryRefused
+from tendril.lake.schema import table_specs
+
+ROWS_A_FETCH = 1_000
+LATEST = """
+CREATE VIEW episodes_latest AS
+SELECT * FROM episodes
+QUALIFY row_number() OVER (
+    PARTITION BY coalesce(trace_id, episode_id)
+    ORDER BY revision DESC, closed_at DESC, episode_id DESC
+) = 1
+"""
+READS = ("SELECT", "EXPLAIN")
+
+
+class Answer(NamedTuple):
+    """Names of the columns, and the rows as they come."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[Any, ...]]
+
+
+def query(lake: Lake, sql: str) -> Answer:
+    """The answer of one SELECT. Raises `QueryRefused` or `LakeUnavailable`, also on a later row."""
+    with _connection() as parser:
+        _check(parser, sql)
+    connection = connect(lake)
+    try:
+        result = connection.execute(sql)
+        columns = tuple(column[0] for column in result.description or ())
+    except duckdb.Error as error:
+        connection.close()
+        raise _refusal(error) from error
+    return Answer(columns, _rows(connection))
+
+
+def connect(lake: Lake) -> duckdb.DuckDBPyConnection:
+    """A connection that sees the lake's tables and nothing else; absent ones are empty."""
+    connection = _connection()
+    for name, spec in table_specs().items():
+        dataset = lake.dataset(name)
+        connection.register(
+            name, ds.dataset(spec.schema.empty_table()) if dataset is None else dataset
+        )
+    connection.execute(LATEST)
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def _connection() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(
+        ":memory:",
+        config={
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "python_enable_replacements": False,
+        },
+    )
+
+
+def _check(parser: duckdb.DuckDBPyConnection, sql: str) -> None:
+    try:
+        statements = parser.extract_statements(sql)
+    except duckdb.Error as error:
+        raise _refusal(error) from error
+    if len(statements) != 1 or statements[0].type.name not in READS:
+        got = ", ".join(statement.type.name for statement in statements) or "none"
+        raise QueryRefused(f"expected one SELECT, got {got}")
+
+
+def _rows(connection: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
+    with connection:
+        while True:
+            try:
+                rows = connection.fetchmany(ROWS_A_FETCH)
+            except duckdb.Error as error:
+                raise _refusal(error) from error
+            if not rows:
+                return
+            yield from rows
+
+
+def _refusal(error: duckdb.Error) -> QueryRefused | LakeUnavailable:
+    if isinstance(error, duckdb.IOException | duckdb.InvalidInputException):
+        return LakeUnavailable(f"lake: a file could not be read, ask again: {error}")
+    if isinstance(error, duckdb.CatalogException) and "Table with name" in str(error):
+        tables = ", ".join((*table_specs(), "episodes_latest"))
+        return QueryRefused(f"{str(error).splitlines()[0]} Tables: {tables}")
+    return QueryRefused(str(error))
