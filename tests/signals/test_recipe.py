@@ -1,10 +1,11 @@
 """Recipes: the packaged one loads, digests name content, and wrong files are refused."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from signals.recipe import load_recipe
+from signals.recipe import Recipe, load_recipe
 
 DEFAULT = (Path(__file__).parents[2] / "signals" / "default_recipe.toml").read_text()
 
@@ -34,6 +35,27 @@ def test_the_digest_ignores_layout_and_order_but_not_figures(tmp_path: Path):
     assert load_recipe(changed).digest != load_recipe(None).digest
 
 
+def test_the_default_file_names_every_figure_and_has_the_defaults(tmp_path: Path):
+    default = load_recipe(None)
+    content = tomllib.loads(DEFAULT)
+    assert content.keys() | {"graders"} == {*default.__struct_fields__}
+    for name, table in content.items():
+        if isinstance(table, dict):
+            assert {*table} == {*getattr(default, name).__struct_fields__}, name
+    for name in ("followed_up", "refusal", "latency_s", "length_tokens"):
+        assert getattr(default, name) == Recipe.__struct_defaults__[_place_of_default(name)]
+
+
+def _place_of_default(name: str) -> int:
+    return Recipe.__struct_fields__.index(name) - len(Recipe.__struct_fields__)
+
+
+def test_a_recipe_file_may_leave_out_what_it_does_not_use():
+    demo = load_recipe(Path(__file__).parents[2] / "offline_rl" / "autocomplete" / "recipe.toml")
+    assert (demo.chat.tool_calls, demo.graders, demo.latency_s.weight) == (0.0, (), 0.0)
+    assert demo.digest != load_recipe(None).digest
+
+
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
@@ -41,7 +63,10 @@ def test_the_digest_ignores_layout_and_order_but_not_figures(tmp_path: Path):
         ("threshold = 0.25", "threshold = 1.5", "threshold"),
         ("threshold = 0.25", "threshold = nan", "threshold"),
         ("vote = 0.05", "vote = 0.2", "chat.vote"),
+        ("rating = 0.05", "rating = 0.2", "chat.rating"),
+        ("max_explicit_share = 0.10", "max_explicit_share = 0.11", "max_explicit_share"),
         ("horizon_s = 300.0", "horizon_s = 30.0", "distinct horizon_s"),
+        ("[refusal]", '[[graders]]\nname = "a"\nlow = 1.0\n[refusal]', "low < high"),
         ("[credit]", "[credit", "recipe.toml"),
     ],
 )

@@ -1,0 +1,1 @@
+"""What a reward is made of: one small pure module for each component of a recipe."""
