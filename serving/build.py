@@ -1,5 +1,6 @@
 """A serving node from its settings: which weights, which engine, and the parts around it."""
 
+import contextlib
 import json
 import logging
 import random
@@ -17,7 +18,8 @@ from serving.spool import Spool
 from serving.text import TextCodec
 from serving.torch_engine.engine import TorchEngine
 from tendril import telemetry
-from tendril.log import EventLog
+from tendril.consent import ConsentFollower
+from tendril.log import EventLog, LogUnavailable
 from tendril.model_folder import FIRST_VERSION
 from tendril.records import Trace
 from tendril.settings import ServingSettings, Settings
@@ -97,6 +99,9 @@ def build_node(
         remember(sessions, decision.request, decision.text.text, trace.trace_id)
         report(reporting, trace)
 
+    consents = ConsentFollower(event_log, settings.privacy.tenants)
+    with contextlib.suppress(LogUnavailable):  # the watch goes on trying
+        consents.follow()
     return ServingNode(
         name=name,
         settings=serving,
@@ -108,6 +113,7 @@ def build_node(
         secret=secret,
         keys=key_ring(settings),
         sessions=sessions,
+        consents=consents,
         silence_token_id=codec.token_id(serving.silence_token),
         random=random.Random(serving.seed),
         telemetry=reporting,

@@ -58,11 +58,15 @@ def _caller(
     user = identifier(
         header_text(headers, "x-tendril-user"), fields.get("user"), fields.get("safety_identifier")
     )
+    hashed_user, consents = node.user_key(key.tenant, user), node.consents.consents
+    trains = headers.get("x-tendril-train-consent", "true").lower() != "false"
+    keeps = headers.get("x-tendril-content-consent", "false").lower() == "true"
+    known = node.consents.is_ready  # who may have said no has not agreed
     return Caller(
         tenant=key.tenant,
-        user_key=node.user_key(key.tenant, user),
-        train_consent=headers.get("x-tendril-train-consent", "true").lower() != "false",
-        content_consent=headers.get("x-tendril-content-consent", "false").lower() == "true",
+        user_key=hashed_user,
+        train_consent=known and consents.trains_now(key.tenant, hashed_user, asked=trains),
+        content_consent=known and consents.allows_content(key.tenant, hashed_user, asked=keeps),
     )
 
 

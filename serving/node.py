@@ -16,7 +16,8 @@ from serving.recorder import Recorder
 from serving.sessions import SessionIndex
 from serving.spool import Spool
 from serving.text import TextCodec
-from tendril.ids import user_key
+from tendril.consent import ConsentFollower
+from tendril.ids import tenant_user_key
 from tendril.records import Lane, Trace
 from tendril.settings import ServingSettings
 from tendril.telemetry import Telemetry
@@ -36,6 +37,7 @@ class ServingNode:
     secret: bytes
     keys: KeyRing
     sessions: SessionIndex
+    consents: ConsentFollower
     silence_token_id: int | None
     random: random.Random
     telemetry: Telemetry
@@ -50,7 +52,7 @@ class ServingNode:
 
     def user_key(self, tenant: str, user: str | None) -> str:
         """The hash under which a user is known; those without a name are one in each tenant."""
-        return user_key(f"{tenant}/{user or 'anonymous'}", self.secret)
+        return tenant_user_key(tenant, user, self.secret)
 
     def check_ready(self) -> None:
         """Raises `Refused` 503 while draining, or where no trace could be kept."""

@@ -17,13 +17,14 @@ from serving.build import build_node, load_engine
 from serving.http_server import Server, bound_socket, freeze_heap, tls_options
 from serving.node import ServingNode
 from tendril.files import sole_user
-from tendril.log import EventLog, LogUnavailable, SqliteLog
+from tendril.log import EventLog, LogUnavailable, open_log
 from tendril.settings import Settings
 
 log = logging.getLogger(__name__)
 
 LEDGER_INTERVAL_S = 2.0
 FORGET_INTERVAL_S = 600.0
+CONSENT_INTERVAL_S = 0.5
 GRACE_S = 10
 """How long requests may finish after a stop."""
 
@@ -36,7 +37,7 @@ def run(settings: Settings, stop: threading.Event) -> None:
         bound_socket("127.0.0.1", serving.admin_port, "serving.admin_port") as admin,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        event_log = SqliteLog(settings.path(settings.log.path))
+        event_log = open_log(settings)
         with sole_user(settings.path(serving.folder), "serving.folder"):
             node = build_node(settings, event_log, *runner.run(load_engine(settings)))
             try:
@@ -46,6 +47,7 @@ def run(settings: Settings, stop: threading.Event) -> None:
                 node.spool.flush()
                 _append_ledger(node, event_log)
                 node.spool.close()
+                node.consents.close()
                 event_log.close()
                 node.telemetry.shutdown()
 
@@ -106,10 +108,13 @@ async def _watch(node: ServingNode, event_log: EventLog, stop: threading.Event) 
 
     Raises what ended the engine: a process that cannot sample is no use, and is started again.
     """
-    next_ledger = next_forget = 0.0
+    next_ledger = next_forget = next_consents = 0.0
     while not stop.is_set():
         await asyncio.sleep(0.1)
         node.engine.check()
+        if time.monotonic() >= next_consents:
+            next_consents = time.monotonic() + CONSENT_INTERVAL_S
+            await asyncio.to_thread(follow_consents, node)
         if time.monotonic() >= next_ledger:
             next_ledger = time.monotonic() + LEDGER_INTERVAL_S
             _report_load(node)
@@ -136,6 +141,16 @@ def _append_ledger(node: ServingNode, event_log: EventLog) -> None:
         event_log.append([("serving", node.spool.ledger(time.time()))])
     except LogUnavailable as error:
         log.warning("the event log is away: %s", error)
+
+
+def follow_consents(node: ServingNode) -> None:
+    """Who withdraws consent elsewhere is refused here within a second."""
+    try:
+        persons = node.consents.follow()
+    except LogUnavailable as error:
+        log.warning("consents stay as they were: %s", error)
+    else:
+        node.sessions.forget(persons)
 
 
 def _forget_expired(node: ServingNode) -> None:

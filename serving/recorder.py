@@ -9,6 +9,8 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from serving.context import ServedRequest
 from serving.engine import Engine, EngineBusy, EngineRequest, SampledToken
 from serving.spool import SpoolFull
@@ -118,7 +120,9 @@ class Recorder:
         request.completion_tokens += len(decision.tokens)
         request.finish_reasons.append(decision.finish_reason)
         request.sampling = decision.sampling
-        self._record(_trace(decision, self._codec.digest), decision)
+        trace = _trace(decision, self._codec.digest)
+        consents = trace.train_consent or trace.content_consent
+        self._record(trace if consents else without_content(trace), decision)
 
     def note_abandoned(self, request: ServedRequest, model: str) -> None:
         """Record a request whose client went before an engine took it up, unless one did.
@@ -202,6 +206,26 @@ def _trace(decision: Decision, tokenizer_digest: str) -> Trace:
             if decision.tokens
             else "no_tokens"
         ),
+    )
+
+
+def without_content(trace: Trace) -> Trace:
+    """What may be kept of a user who agreed to nothing: that it happened, and how long it took.
+
+    Token ids are words, to anybody with the tokenizer.
+    """
+    return msgspec.structs.replace(
+        trace,
+        prompt_token_ids=(),
+        completion_token_ids=(),
+        behavior_logprobs=(),
+        policy_spans=(),
+        token_bytes=(),
+        sampling=msgspec.structs.replace(trace.sampling, stop=(), seed=None),
+        exploration=None,
+        tool_calls=(),
+        routed_experts=None,
+        untrainable="no_consent",
     )
 
 

@@ -17,10 +17,12 @@ Bounded in entries, a user's entries, and age; safe to call from any thread.
 
 import threading
 from collections import OrderedDict
+from collections.abc import Set
 from typing import NamedTuple
 
 from serving.context import Caller, Session
 from serving.history import Exchange, History, text_digest
+from tendril.consent import person_of
 from tendril.ids import digest_of, new_id
 
 MAX_TWINS = 32
@@ -114,6 +116,16 @@ class SessionIndex:
             for key in keys:
                 self._add(_owner(caller), key, turn)
             self._forget(now)
+
+    def forget(self, persons: Set[str]) -> None:
+        """Drop what is remembered of these (`tendril.consent.person_of`)."""
+        if not persons:
+            return
+        for owner in list(self._owners):  # hashed outside the lock: requests go on meanwhile
+            if person_of(*owner) in persons:
+                with self._lock:
+                    turns = self._owners.pop(owner, None)
+                    self._num_entries -= sum(map(len, turns.values())) if turns else 0
 
     def _of_chat(self, caller: Caller, history: History, now: float) -> Session:
         parent = self._parent(caller, history.earlier, now)

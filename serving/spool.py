@@ -11,7 +11,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tendril.log import EventLog, LogUnavailable
@@ -66,8 +66,16 @@ class Spool:
         self._thread = threading.Thread(target=self._drain, name="spool", daemon=True)
         self._thread.start()
 
-    def put(self, key: str, record: Record, *, event_id: str | None = None) -> bool:
-        """Durable on return. False where `event_id` was put before: nothing is written twice.
+    def put(
+        self,
+        key: str,
+        record: Record,
+        *,
+        event_id: str | None = None,
+        also: Sequence[tuple[str, Record]] = (),
+    ) -> bool:
+        """Durable on return, with `also` what follows from it. False where `event_id` was put
+        before: nothing is written twice.
 
         Raises `SpoolFull` (counted as refused), or `LogUnavailable` where the disk refuses.
         """
@@ -75,7 +83,9 @@ class Spool:
             with self._guarded():
                 with transaction(self._db) as db:
                     is_new = self._insert(db, key, record, event_id)
-                self._depth += is_new
+                    for other_key, other in also if is_new else ():
+                        self._add_row(db, other_key, other)
+                self._depth += is_new * (1 + len(also))
         except SpoolFull:
             self.refuse(record.TOPIC, "spool full")
             raise
@@ -90,12 +100,13 @@ class Spool:
             return False
         if self.is_full:
             raise SpoolFull(f"{self._depth} records wait for the log, limit {self._max_records}")
-        db.execute(
-            "INSERT INTO spool (topic, key, value) VALUES (?,?,?)",
-            (record.TOPIC, key, encode(record)),
-        )
+        self._add_row(db, key, record)
         self._add(db, record.TOPIC, "accepted")
         return True
+
+    def _add_row(self, db: sqlite3.Connection, key: str, record: Record) -> None:
+        row = (record.TOPIC, key, encode(record))
+        db.execute("INSERT INTO spool (topic, key, value) VALUES (?,?,?)", row)
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:

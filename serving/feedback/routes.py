@@ -20,6 +20,7 @@ from serving.feedback.wire import ControlEvent, FeedbackBatch, SessionEvent, jso
 from serving.node import ServingNode, node_of
 from serving.sessions import given_session_id, user_session_id
 from serving.spool import SpoolFull
+from tendril.consent import consent_of
 from tendril.log import LogUnavailable
 from tendril.records import Feedback
 
@@ -114,6 +115,14 @@ def _put(node: ServingNode, event: Event, scope: TraceScope) -> dict[str, Any]:
     )
     # An id belongs to the trace that used it first, so nobody can block another one's events.
     owner = record.trace_id or f"{scope.session_id}/{scope.user_key}"
-    is_new = node.spool.put(scope.session_id, record, event_id=f"{owner}/{event.event_id}")
+    consent = consent_of(record)
+    is_new = node.spool.put(
+        scope.session_id,
+        record,
+        event_id=f"{owner}/{event.event_id}",
+        also=() if consent is None else ((consent.person, consent),),
+    )
+    if consent is not None and is_new:
+        node.consents.consents.add(consent, consent.at)  # here at once; elsewhere by the log
     node.telemetry.count("tendril.serving.feedback", type=event.type, new=is_new)
     return {"event_id": event.event_id, "status": "accepted" if is_new else "duplicate"}

@@ -164,6 +164,8 @@ class FollowedUp(TraceEvent):
     type: Literal["user.followed_up"]
     text_ref: Reference | None = None
     value: Annotated[Number, Field(ge=-1, le=1)] | None = None
+    reason: Code | None = None
+    """The message's class: satisfied, new_goal, neutral, clarify, rephrase, wrong_or_revert."""
 
 
 class Regenerated(TraceEvent):

@@ -35,7 +35,8 @@ class RefuseUnread:
         except Exception as error:
             if not is_unread:
                 raise
-            log.warning("vLLM's server could not read a request: %r", error)
+            # Its words could be the user's.
+            log.warning("vLLM's server could not read a request: %s", type(error).__name__)
         if is_unread:
             message = "the request's fields were understood one by one, and not together"
             refused = Refused(400, "unreadable_request", message)

@@ -1,0 +1,1 @@
+"""Consent, redaction, deletion, and what reports may show: docs/privacy.md."""
