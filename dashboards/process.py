@@ -15,7 +15,7 @@ from dashboards.health import limits_of
 from dashboards.loop_view import LoopView
 from dashboards.snapshot import LoopSnapshot
 from tendril.files import write_whole
-from tendril.log import LogUnavailable, SqliteLog
+from tendril.log import LogUnavailable, open_log
 from tendril.settings import Settings
 from tendril.telemetry import Telemetry, setup
 
@@ -30,7 +30,7 @@ def run(settings: Settings, stop: threading.Event) -> None:
 
     Raises `LogUnavailable` when the log cannot be opened, `RuntimeError` when serving ends early.
     """
-    log = SqliteLog(settings.path(settings.log.path))
+    log = open_log(settings)
     follower = LoopFollower(log, LoopView(limits_of(settings)))
     telemetry = setup("console", settings.telemetry)
     listener = listen(settings.console.port, settings.console.host)

@@ -26,8 +26,9 @@ from learner.state import LearnerState
 from learner.step import NumericsGap, train_step
 from tendril import telemetry
 from tendril.blobs import BlobStore, CorruptObject
+from tendril.consent import ConsentFollower
 from tendril.files import make_folder
-from tendril.log import EventLog, LogRecord, LogUnavailable, SqliteLog, TopicPartition
+from tendril.log import EventLog, LogRecord, LogUnavailable, TopicPartition, open_log
 from tendril.model_folder import FIRST_VERSION, tokenizer_digest
 from tendril.records import Episode, InvalidRecord, Ledger, decode
 from tendril.settings import Settings
@@ -55,6 +56,7 @@ class Learner:
             self._path, self._checkpoint, settings.learner
         ) or states.new_state(self._checkpoint, settings.learner, FIRST_VERSION)
         self._anchor = Anchor(event_log, self._blobs, self._checkpoint, FIRST_VERSION)
+        self._consents = ConsentFollower(event_log, settings.privacy.tenants)
         self._reader = event_log.reader("learner", (Episode.TOPIC,))
         self._refuse_foreign_log()
         self._reader.seek(self.state.offsets)
@@ -84,6 +86,8 @@ class Learner:
             self._announce()  # before any step: the version is these weights
         self._follow_anchor()
         self._return_after_rollback()
+        if self._consents.follow():
+            self._drop_opted_out()
         batch_episodes = self._settings.learner.batch_episodes
         if not self._unread:
             self._unread.extend(self._reader.poll(500, POLL_S))
@@ -125,6 +129,11 @@ class Learner:
     def _drop_reason(self, episode: Episode) -> str | None:
         if episode.episode_id in self._batch or episode.episode_id in self.state.seen_ids:
             return "duplicate"
+        ripe = self._settings.learner.min_maturity
+        if not episode.is_first(ripe):
+            return "unripe" if episode.previous_maturity is None else "revision"
+        if not self._may_train(episode):
+            return "opted out"
         config = self.state.model.config
         eligible = Eligibility(
             policy_version=self.state.policy_version,
@@ -135,6 +144,19 @@ class Learner:
             silence_token_id=self._silence,
         )
         return drop_reason(episode, eligible)
+
+    def _drop_opted_out(self) -> None:
+        """Who withdrew since their episodes were read is not trained on in this step either."""
+        for episode in list(self._batch.values()):
+            if not self._may_train(episode):
+                del self._batch[episode.episode_id]
+                self._dropped["opted out"] += 1
+                self._telemetry.count("tendril.learner.dropped", reason="opted out")
+
+    def _may_train(self, episode: Episode) -> bool:
+        return self._consents.consents.allows_training(
+            episode.tenant, episode.user_key, made_at=episode.served_at
+        )
 
     def _step(self) -> None:
         """Train on the batch; either way it joins the state, with all that was read before it."""
@@ -231,12 +253,13 @@ class Learner:
     def close(self) -> None:
         self._reader.close()
         self._anchor.close()
+        self._consents.close()
         self._telemetry.shutdown()
 
 
 def run(settings: Settings, stop: threading.Event) -> None:
     """Learn until `stop` is set. Raises `BlockingIOError` where another learner is at work."""
-    event_log = SqliteLog(settings.path(settings.log.path))
+    event_log = open_log(settings)
     with _alone(settings.path(Path("learner/lock"))):
         learner = Learner(settings, event_log)
         try:

@@ -7,7 +7,7 @@ from shipper.engine_client import EngineClient
 from shipper.node_agent import MAX_RETRY_S, NodeAgent
 from shipper.store import WeightStore
 from tendril.files import sole_user
-from tendril.log import SqliteLog
+from tendril.log import open_log
 from tendril.settings import Settings
 from tendril.telemetry import setup
 
@@ -18,7 +18,7 @@ TICK_S = 0.2
 def run(settings: Settings, stop: threading.Event) -> None:
     """Tick until `stop` is set."""
     shipping = settings.shipping
-    log = SqliteLog(settings.path(settings.log.path))
+    log = open_log(settings)
     telemetry = setup("agent", settings.telemetry)
     engine = EngineClient(f"http://127.0.0.1:{settings.serving.admin_port}")
     store, folder = WeightStore(settings.path(shipping.store)), settings.path(shipping.node_folder)

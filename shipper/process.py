@@ -7,6 +7,7 @@
 What was decided is known from `releases` alone, so a restart decides nothing twice.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -20,7 +21,8 @@ from shipper.shipping import Shipper, ShipRefused
 from shipper.staging import WrongWeights
 from shipper.store import PointerMoved, WeightStore
 from tendril.blobs import CorruptObject
-from tendril.log import EventLog, LogReader, LogRecord, SqliteLog, TopicPartition
+from tendril.consent import ConsentFollower
+from tendril.log import EventLog, LogReader, LogRecord, TopicPartition, open_log
 from tendril.records import (
     Episode,
     EvalReport,
@@ -100,7 +102,9 @@ class ShipLoop:
         gate: Gate,
         max_kept: int,
         telemetry: Telemetry = NO_TELEMETRY,
+        consents: ConsentFollower | None = None,
     ) -> None:
+        self._consents = consents
         self._log, self._shipper, self._gate, self._telemetry = log, shipper, gate, telemetry
         self._history = ReleaseHistory()
         self._manifests: dict[int, PolicyManifest] = {}
@@ -155,7 +159,7 @@ class ShipLoop:
         live = self._history.live
         try:
             with self._telemetry.span("tendril.shipper.gate"):
-                report = self._gate.evaluate(self._manifests[version], live, self._replay.episodes)
+                report = self._gate.evaluate(self._manifests[version], live, self._episodes())
         except (CorruptObject, WrongWeights, InvalidWeights) as error:
             self._append(version, "gate_held", str(error))
             return
@@ -164,6 +168,18 @@ class ShipLoop:
         self._append(version, "gate_passed" if passed else "gate_held", summary(report), report)
         if passed:
             self._ship(version, report)
+
+    def _episodes(self) -> list[Episode]:
+        """Those kept whose users still agree."""
+        if self._consents is None:
+            return self._replay.episodes
+        self._consents.follow()
+        allows = self._consents.consents.allows_training
+        return [
+            episode
+            for episode in self._replay.episodes
+            if allows(episode.tenant, episode.user_key, made_at=episode.served_at)
+        ]
 
     def _ship(self, version: int, evidence: EvalReport | None) -> None:
         reason = summary(evidence) if evidence else "passed the gate"
@@ -203,7 +219,7 @@ def summary(report: EvalReport) -> str:
 
 def run(settings: Settings, stop: threading.Event) -> None:
     """Gate and ship until `stop` is set; an empty store gets the first checkpoint as version 1."""
-    log = SqliteLog(settings.path(settings.log.path))
+    log = open_log(settings)
     store = WeightStore(settings.path(settings.shipping.store))
     shipper = Shipper(store, log)
     gate = CandidateGate(store, settings)
@@ -215,7 +231,9 @@ def run(settings: Settings, stop: threading.Event) -> None:
             try:
                 shipper.reconcile()
                 max_kept = settings.shipping.gate_max_episodes
-                follow(log, ShipLoop(log, shipper, gate, max_kept, telemetry), stop)
+                with contextlib.closing(ConsentFollower(log, settings.privacy.tenants)) as consents:
+                    loop = ShipLoop(log, shipper, gate, max_kept, telemetry, consents)
+                    follow(log, loop, stop)
             except Exception:  # a full disk or a busy log passes; state is rebuilt from the log
                 logger.exception("shipper: starting again from the log")
                 stop.wait(RETRY_S)

@@ -2,7 +2,7 @@
 
 from signals.judge import Judgement
 from tendril.ids import digest_of
-from tendril.records import Episode, Segment, Trace
+from tendril.records import Episode, Maturity, Segment, Trace
 
 
 def is_held_out(session_id: str, share: float) -> bool:
@@ -18,19 +18,11 @@ def build_episode(
     closed_at: float,
     held_out: bool,
     revision: int = 0,
+    supersedes: str | None = None,
+    maturity: Maturity = "final",
+    previous_maturity: Maturity | None = None,
 ) -> Episode:
     """One trace as an episode; its id is the hash of trace, recipe and revision."""
-    segment = Segment(
-        trace_id=trace.trace_id,
-        prompt_token_ids=trace.prompt_token_ids,
-        completion_token_ids=trace.completion_token_ids,
-        loss_mask=(True,) * len(trace.completion_token_ids),
-        behavior_logprobs=trace.behavior_logprobs,
-        policy_spans=trace.policy_spans,
-        credit=judgement.credit,
-        temperature=trace.sampling.temperature,
-        exploration=trace.exploration,
-    )
     return Episode(
         episode_id=digest_of(trace.trace_id, recipe_digest, str(revision)),
         session_id=trace.session_id,
@@ -41,10 +33,15 @@ def build_episode(
         closed_at=closed_at,
         served_at=trace.served_at,
         feedback_at=judgement.feedback_at,
-        segments=(segment,),
+        segments=(_segment(trace, judgement.credit),),
         reward=judgement.reward,
+        raw_reward=judgement.raw_reward,
+        bucket=judgement.bucket,
         weight=judgement.weight,
         components=judgement.components,
+        pending=judgement.pending,
+        censored=judgement.censored,
+        missing=judgement.missing,
         outcome=judgement.outcome,
         accepted_bytes=judgement.accepted_bytes,
         shown_bytes=judgement.shown_bytes,
@@ -52,6 +49,23 @@ def build_episode(
         tokenizer_digest=trace.tokenizer_digest,
         recipe_digest=recipe_digest,
         revision=revision,
+        supersedes=supersedes,
+        maturity=maturity,
+        previous_maturity=previous_maturity,
         train_consent=trace.train_consent,
         untrainable=trace.untrainable,
+    )
+
+
+def _segment(trace: Trace, credit: tuple[float, ...]) -> Segment:
+    return Segment(
+        trace_id=trace.trace_id,
+        prompt_token_ids=trace.prompt_token_ids,
+        completion_token_ids=trace.completion_token_ids,
+        loss_mask=(True,) * len(trace.completion_token_ids),
+        behavior_logprobs=trace.behavior_logprobs,
+        policy_spans=trace.policy_spans,
+        credit=credit,
+        temperature=trace.sampling.temperature,
+        exploration=trace.exploration,
     )

@@ -1,37 +1,96 @@
-"""From bytes on the log to a usable Trace or Feedback: what comes from outside is checked here."""
+"""From bytes on the log to usable traces and feedback: what comes from outside is checked here."""
 
-import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import NamedTuple
 
-from tendril.log import LogRecord
+from tendril.log import LogRecord, TopicPartition
 from tendril.records import Feedback, InvalidRecord, Trace, decode
 
 
-def read(record: LogRecord) -> Trace | Feedback:
-    """Decode and check one record of the `traces` or `feedback` topic.
+class Progress(NamedTuple):
+    """How far a batch reaches in one partition."""
 
-    Raises `InvalidRecord` saying what is wrong with it.
-    """
-    if record.topic == Trace.TOPIC:
-        return _checked_trace(decode(Trace, record.value))
-    return _checked_feedback(decode(Feedback, record.value))
+    place: TopicPartition
+    next_offset: int
+    newest_at: float
 
 
-def _checked_trace(trace: Trace) -> Trace:
-    if not math.isfinite(trace.served_at):
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A batch of one partition number, each topic in the order of its log."""
+
+    traces: Sequence[tuple[Trace, LogRecord]]
+    feedback: Sequence[tuple[Feedback, LogRecord]]
+    invalid: Sequence[tuple[LogRecord, InvalidRecord]]
+
+    def records(self) -> Iterator[LogRecord]:
+        yield from (record for _, record in self.traces)
+        yield from (record for _, record in self.feedback)
+        yield from (record for record, _ in self.invalid)
+
+    def progress(self) -> list[Progress]:
+        """By topic."""
+        reached: dict[TopicPartition, tuple[int, float]] = {}
+        for record in self.records():
+            place = TopicPartition(record.topic, record.partition)
+            offset, newest_at = reached.get(place, (0, 0.0))
+            reached[place] = (max(offset, record.offset + 1), max(newest_at, record.appended_at))
+        return [Progress(place, *values) for place, values in reached.items()]
+
+    def after(self, offsets: Mapping[TopicPartition, int]) -> "Taken":
+        """Without what lies before `offsets`."""
+
+        def is_new(record: LogRecord) -> bool:
+            return record.offset >= offsets.get(TopicPartition(record.topic, record.partition), 0)
+
+        return Taken(
+            [pair for pair in self.traces if is_new(pair[1])],
+            [pair for pair in self.feedback if is_new(pair[1])],
+            [pair for pair in self.invalid if is_new(pair[0])],
+        )
+
+
+def take(records: Sequence[LogRecord]) -> Taken:
+    """Decode and check records of the `traces` and `feedback` topics."""
+    traces: list[tuple[Trace, LogRecord]] = []
+    feedback: list[tuple[Feedback, LogRecord]] = []
+    invalid: list[tuple[LogRecord, InvalidRecord]] = []
+    for record in sorted(records, key=_place):
+        try:
+            if record.topic == Trace.TOPIC:
+                traces.append((checked_trace(decode(Trace, record.value)), record))
+            else:
+                feedback.append((checked_feedback(decode(Feedback, record.value)), record))
+        except InvalidRecord as error:
+            invalid.append((record, error))
+    return Taken(traces, feedback, invalid)
+
+
+def _place(record: LogRecord) -> tuple[str, int]:
+    return record.topic, record.offset
+
+
+def checked_trace(trace: Trace) -> Trace:
+    """The trace itself. Raises `InvalidRecord` saying what is wrong with it."""
+    if not isfinite(trace.served_at):
         raise InvalidRecord(f"trace {trace.trace_id}: served_at {trace.served_at} is no time")
-    if any(num_bytes < 0 for num_bytes in trace.token_bytes):
+    if trace.token_bytes and min(trace.token_bytes) < 0:
         raise InvalidRecord(f"trace {trace.trace_id}: negative token_bytes {trace.token_bytes}")
-    if not all(map(math.isfinite, trace.behavior_logprobs)):
+    if not all(map(isfinite, trace.behavior_logprobs)):
         raise InvalidRecord(f"trace {trace.trace_id}: behavior_logprobs are not all finite")
     return trace
 
 
-def _checked_feedback(event: Feedback) -> Feedback:
-    for name in ("client_time", "ingested_at"):
-        if not math.isfinite(getattr(event, name)):
-            raise InvalidRecord(f"feedback {event.event_id}: {name} is not finite")
-    for name in ("client_monotonic_s", "visible_ms"):
-        value = getattr(event, name)
-        if value is not None and not math.isfinite(value):
-            raise InvalidRecord(f"feedback {event.event_id}: {name} is not finite")
+def checked_feedback(event: Feedback) -> Feedback:
+    """The event itself. Raises `InvalidRecord` saying what is wrong with it."""
+    monotonic_s, visible_ms = event.client_monotonic_s, event.visible_ms
+    if not (
+        isfinite(event.client_time)
+        and isfinite(event.ingested_at)
+        and (monotonic_s is None or isfinite(monotonic_s))
+        and (visible_ms is None or isfinite(visible_ms))
+    ):
+        raise InvalidRecord(f"feedback {event.event_id}: a time is not finite")
     return event

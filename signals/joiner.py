@@ -1,142 +1,204 @@
 """Joins traces with what people did about them, into episodes, effectively once.
 
 All times that decide are the log's (`appended_at`): one clock, whatever clients' clocks say. A
-trace closes `feedback_window_s` after it was logged; feedback belongs to it if it was logged before
-that, and waits as long for a trace that comes later. So the same log gives the same episodes,
-whatever the batch sizes, restarts and kills. An episode that was appended just before a kill
+trace is judged at the moments of a `Schedule`, each time by the feedback that had been logged
+before, and moments are taken strictly in order. So the same log gives the same episodes in the same
+order, whatever the batch sizes, restarts and kills. An episode that was appended just before a kill
 can be appended again, with the same id and bytes.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
-from signals.episode import build_episode, is_held_out
-from signals.intake import read
-from signals.judge import Judgement, judge
-from signals.recipe import Recipe
-from signals.state import KINDS, Fate, OpenTrace, State, WaitingEvent
-from tendril.log import EventLog, LogRecord, Offsets, TopicPartition
-from tendril.records import Feedback, InvalidRecord, Ledger, Record, Trace, decode
+from signals.counts import HOUR_S, KINDS, Fate
+from signals.intake import Taken
+from signals.looks import Looks, owner_of
+from signals.outbox import Outgoing
+from signals.review import Reviewer
+from signals.state import Aside, OpenTrace, State, StoredEvent, Tombstone
+from tendril.log import LogRecord, Offsets, TopicPartition
+from tendril.records import Consent, Feedback, InvalidRecord, Ledger, Record, Trace, decode
+from tendril.settings import TenantConsent
 
 TOPICS = (Trace.TOPIC, Feedback.TOPIC)
 SETTLE_S = 0.5
 """A writer stamps a record before readers can see it; by this much later they can."""
 MEMORY_EXTRA_S = 3_600.0
-MAX_CLOSED = 1_000
-"""Traces and orphans settled in one transaction, so that none outlasts the reader's lease."""
-MAX_SENT = 500
+MAX_ORPHANS = 2_000
+"""Settled in one transaction, so that none outlasts the reader's lease."""
+NO_TENANTS: Mapping[str, TenantConsent] = MappingProxyType({})
 
 
 class Joiner:
-    """Owns the state file's contents; `step`, then `publish`, again and again."""
+    """Owns one partition's state; `step` again and again, and `take_outgoing` after each."""
 
     def __init__(
-        self, state: State, recipe: Recipe, *, feedback_window_s: float, held_out_share: float
+        self,
+        state: State,
+        reviewer: Reviewer,
+        *,
+        partition: int = 0,
+        tenants: Mapping[str, TenantConsent] = NO_TENANTS,
     ) -> None:
-        self._state = state
-        self._recipe, self._recipe_digest = recipe, recipe.digest
-        self._window_s = feedback_window_s
-        self._memory_s = 2 * feedback_window_s + MEMORY_EXTRA_S
-        self._held_out_share = held_out_share
+        self._state, self._schedule = state, reviewer.schedule
+        self._places = tuple(TopicPartition(topic, partition) for topic in TOPICS)
+        self._memory_s = 2 * self._schedule.window_s + MEMORY_EXTRA_S
+        self._consents = state.consents(tenants)
+        self._has_consents = False
+        self._looks = Looks(state, reviewer, may_train=self._may_train, memory_s=self._memory_s)
+        self._outgoing: list[Outgoing] = []
 
     def offsets(self) -> Offsets:
         """Where to read on: the state's word, not the consumer group's."""
-        return {TopicPartition(topic, 0): 0 for topic in TOPICS} | self._state.offsets()
+        return dict.fromkeys(self._places, 0) | self._state.offsets()
 
-    def step(self, records: Sequence[LogRecord], *, now: float, caught_up: bool) -> bool:
-        """Take records in and close what is due, in one transaction; True if more is due.
+    def step(
+        self, batch: Taken, *, now: float, caught_up: bool, consents: Sequence[LogRecord] = ()
+    ) -> bool:
+        """Take a batch in and do what is due, in one transaction; True if more is due.
 
         `now` is the wall clock before the poll, and `caught_up` says that the poll left nothing
-        on the log: then every record older than `now` has been seen. Raises `LogUnavailable`.
+        on the log: then every record older than `now` has been seen. `consents`: what users have
+        decided since the last step, or more of it. Raises `LogUnavailable`.
         """
         with self._state.change():
-            start = self._state.offsets()
-            for record in sorted(records, key=_log_time):
-                if record.offset >= start.get(TopicPartition(record.topic, record.partition), 0):
-                    self._take(record)
+            self._take_consents(consents)
+            fresh = batch.after(self._state.offsets())
+            for place, next_offset, newest_at in fresh.progress():
+                self._state.advance(place, next_offset, newest_at)
+            letters = self._take_invalid(fresh)
+            self._take_traces(fresh.traces)
+            self._take_feedback(fresh.feedback)
             clock = self._advance_clock(now if caught_up else None)
-            more = self._close_due(clock)
+            more, episodes = self._looks.take_due(clock)
+            more |= self._take_orphans(clock)
             if not more:  # what is open still needs its id remembered, however old it is
                 self._state.forget(clock)
+            outgoing = self._state.outbox.put([*letters, *episodes])
+        self._outgoing += outgoing  # only what was committed
         return more
 
-    def publish(self, log: EventLog) -> list[Record]:
-        """Append the outbox to the log, then empty it; returns it. Raises `LogUnavailable`."""
-        published: list[Record] = []
-        while True:
-            up_to, records = self._state.outbox(MAX_SENT)
-            if not records:
-                return published
-            log.append(records)
-            with self._state.change():
-                self._state.sent(up_to)
-            published += [record for _, record in records]
+    def take_outgoing(self) -> list[Outgoing]:
+        """What was decided since the last call, in order; it stays in the outbox until `sent`."""
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+    def outbox(self, *, after: int, limit: int) -> list[Outgoing]:
+        """What an earlier process has left to be sent, from behind number `after` on."""
+        return self._state.outbox.waiting(after=after, limit=limit)
+
+    def sent(self, up_to: int) -> None:
+        """What was decided up to that number is where it belongs."""
+        with self._state.change():
+            self._state.outbox.sent(up_to)
 
     def ledger(self, at: float) -> Ledger:
         """What was read since the state began, and what became of it."""
-        counts = self._state.counts()
-        read_by_kind = {kind: counts[kind].pop("read") for kind in KINDS}
-        return Ledger(
-            process="signals",
-            at=at,
-            read={str(kind): n for kind, n in read_by_kind.items()},
-            outcomes=counts,
+        counts = self._state.counts.totals()
+        read_by_kind = {str(kind): counts[kind].pop("read") for kind in KINDS}
+        node = f"partition-{self._places[0].partition}"
+        return Ledger(process="signals", node=node, at=at, read=read_by_kind, outcomes=counts)
+
+    def _take_consents(self, records: Sequence[LogRecord]) -> None:
+        for record in records:
+            with contextlib.suppress(InvalidRecord):  # nobody's decision can be read out of it
+                consent = decode(Consent, record.value)
+                self._consents.change(consent, offset=record.offset, at=record.appended_at)
+        self._has_consents = self._consents.say_something()
+
+    def _may_train(self, trace: Trace, made_at: float, as_of: float) -> bool:
+        return not self._has_consents or self._consents.allows_training(
+            trace.tenant, trace.user_key, made_at=made_at, as_of=as_of
         )
 
-    def _take(self, record: LogRecord) -> None:
-        kind = KINDS[TOPICS.index(record.topic)]
-        self._state.advance(record)
-        self._state.count(kind, "read")
-        try:
-            content = read(record)
-        except InvalidRecord as error:
-            self._state.count(kind, "invalid")
-            self._state.send(record.key, record.dead_letter(error, record.appended_at))
-            return
-        if isinstance(content, Trace):
-            self._take_trace(content, record)
-        elif isinstance(content, Feedback):
-            self._take_feedback(content, record)
+    def _take_invalid(self, batch: Taken) -> list[tuple[str, Record]]:
+        """Dead letters for what nobody can read."""
+        for record, _ in batch.invalid:
+            kind = KINDS[TOPICS.index(record.topic)]
+            self._state.counts.read(kind, record.appended_at, "invalid")
+        return [(r.key, r.dead_letter(error, r.appended_at)) for r, error in batch.invalid]
 
-    def _take_trace(self, trace: Trace, record: LogRecord) -> None:
-        appended_at = record.appended_at
-        if not self._state.is_new("traces", trace.trace_id, forget_at=appended_at + self._memory_s):
-            self._state.count("traces", "duplicate")
-        elif not trace.train_consent:
-            self._state.count("traces", "opted_out")
-            self._close_at_once(trace, appended_at, "opted_out")
-        elif trace.suppressed:
-            self._emit(trace, judge(self._recipe, trace, (), window_closed=True), appended_at)
-            self._close_at_once(trace, appended_at, "invalid")
-        else:
-            closes_at = appended_at + self._window_s
-            self._state.open_trace(OpenTrace(trace.trace_id, appended_at, closes_at, record.value))
+    def _take_traces(self, traces: Sequence[tuple[Trace, LogRecord]]) -> None:
+        ids = {trace.trace_id for trace, _ in traces}
+        known = {*self._state.open_since(ids), *self._state.closed_fates(ids)}
+        opened, refused = [], []
+        count = self._state.counts.read
+        for trace, record in traces:
+            at = record.appended_at
+            if trace.trace_id in known:
+                count("traces", at, "duplicate")
+            elif not trace.train_consent:
+                count("traces", at, "opted_out")
+                refused.append(Tombstone(trace.trace_id, "opted_out", at + self._memory_s))
+            else:
+                count("traces", at, "pending")
+                opened.append(self._open(trace, record))
+            known.add(trace.trace_id)
+        self._state.open_traces(opened)
+        self._close(refused)
 
-    def _take_feedback(self, event: Feedback, record: LogRecord) -> None:
-        appended_at = record.appended_at
-        # Clients make ids unique within a trace, else within what the event is about.
-        owner = event.trace_id or f"{event.session_id}/{event.user_key}"
-        event_id = f"{owner}/{event.event_id}"
-        if not self._state.is_new("feedback", event_id, forget_at=appended_at + self._memory_s):
-            self._state.count("feedback", "duplicate")
-        elif event.trace_id is None:
-            self._state.count("feedback", "no_trace")
-        elif fate := self._state.fate_of_later(event.trace_id):
-            self._state.count("feedback", fate)
-        else:
-            waits_until = appended_at + self._window_s
-            self._state.wait(
-                WaitingEvent(event_id, event.trace_id, appended_at, waits_until, record.value)
-            )
+    def _open(self, trace: Trace, record: LogRecord) -> OpenTrace:
+        """No feedback changes what silence is worth: its end is at once."""
+        stage = self._schedule.final_stage if trace.suppressed else 0
+        at = record.appended_at
+        due_at = at if trace.suppressed else self._schedule.due_at(stage, at)
+        return OpenTrace(trace.trace_id, at, due_at, stage, 0, None, None, False, 0, record.value)
 
-    def _close_at_once(self, trace: Trace, at: float, fate: Fate) -> None:
-        """Close a trace that no feedback can change; feedback, early or late, meets `fate`."""
-        self._state.close_trace(trace.trace_id, fate_of_later=fate, forget_at=at + self._memory_s)
-        for event in self._state.waiting_for(trace.trace_id):
-            self._state.settle(event, fate)
+    def _take_feedback(self, feedback: Sequence[tuple[Feedback, LogRecord]]) -> None:
+        """Keep what is about traces that are open or may still come."""
+        about = {event.trace_id for event, _ in feedback if event.trace_id is not None}
+        fates, opened = self._state.closed_fates(about), self._state.open_since(about)
+        kept: dict[int, list[StoredEvent]] = {}
+        for event, record in feedback:
+            at = record.appended_at
+            if event.trace_id is None:
+                self._take_aside(event, record)
+            elif fate := fates.get(event.trace_id) or self._too_late(
+                at, opened.get(event.trace_id)
+            ):
+                self._state.counts.read("feedback", at, fate)
+            else:
+                stored = StoredEvent(event.trace_id, event.event_id, at, record.value)
+                kept.setdefault(int(at // HOUR_S), []).append(stored)
+        for events in kept.values():
+            num_new = self._state.add_events(events)
+            count, at = self._state.counts.read, events[0].appended_at
+            count("feedback", at, "pending", num_new)
+            count("feedback", at, "duplicate", len(events) - num_new)
+        self._claim(
+            event for events in kept.values() for event in events if event.trace_id not in opened
+        )
+
+    def _too_late(self, at: float, opened: tuple[float, float] | None) -> Fate | None:
+        """What an event logged `at` meets where its trace, still open here, is over by then."""
+        if opened is None:
+            return None
+        appended_at, due_at = opened
+        if due_at == appended_at:  # silence
+            return "invalid" if at >= appended_at else None
+        ends_at = self._schedule.due_at(self._schedule.final_stage + 1, appended_at)
+        return "late" if at >= ends_at else None
+
+    def _claim(self, events: Iterable[StoredEvent]) -> None:
+        """Those whose trace has not come wait for it as long as a trace waits for feedback."""
+        due_at: dict[str, float] = {}
+        for event in events:
+            due_at.setdefault(event.trace_id, event.appended_at + self._schedule.window_s)
+        self._state.claim_later(due_at)
+
+    def _take_aside(self, event: Feedback, record: LogRecord) -> None:
+        """Clients make ids unique within a trace, else within what the event is about."""
+        at, owner = record.appended_at, owner_of(event.session_id, event.user_key)
+        skew_s = event.ingested_at - event.client_time if event.type == "heartbeat" else None
+        is_new = self._state.put_aside(
+            Aside(owner, event.event_id, at + self._memory_s, at, skew_s)
+        )
+        self._state.counts.read("feedback", at, "no_trace" if is_new else "duplicate")
 
     def _advance_clock(self, now: float | None) -> float:
         """The moment up to which every record has been seen; it never goes back."""
-        newest_at = {TopicPartition(topic, 0): 0.0 for topic in TOPICS} | self._state.newest_at()
+        newest_at = dict.fromkeys(self._places, 0.0) | self._state.newest_at()
         seen_until = min(newest_at.values())
         if now is not None:
             seen_until = max(seen_until, now - SETTLE_S)
@@ -144,59 +206,28 @@ class Joiner:
         self._state.set_clock(clock)
         return clock
 
-    def _close_due(self, clock: float) -> bool:
-        due = self._state.due(clock, MAX_CLOSED)
-        for trace in due:
-            self._close(trace)
-        if len(due) == MAX_CLOSED:
-            return True
-        orphans = self._state.waiting_in_vain(clock, MAX_CLOSED)
-        for event in orphans:
-            self._state.settle(event, "orphan")
-        return len(orphans) == MAX_CLOSED
+    def _take_orphans(self, clock: float) -> bool:
+        """Feedback whose trace did not come in time; whether there is more."""
+        trace_ids = self._state.unclaimed(clock, MAX_ORPHANS)
+        stored = self._state.events_of(trace_ids)
+        for trace_id in trace_ids:
+            due_at = {
+                event: event.appended_at + self._schedule.window_s
+                for event in stored.get(trace_id, ())
+            }
+            orphans = [event for event, at in due_at.items() if at <= clock]
+            for event in orphans:
+                self._state.counts.settle("feedback", event.appended_at, "orphan")
+            self._state.drop_events(orphans)
+            self._state.give_up(
+                trace_id, min((at for at in due_at.values() if at > clock), default=None)
+            )
+        return len(trace_ids) == MAX_ORPHANS
 
-    def _close(self, opened: OpenTrace) -> None:
-        trace = decode(Trace, opened.value)
-        usable: list[tuple[WaitingEvent, Feedback]] = []
-        for waiting in self._state.waiting_for(opened.trace_id):
-            event = decode(Feedback, waiting.value)
-            fate = _misfortune(waiting, event, opened, trace)
-            if fate:
-                self._state.settle(waiting, fate)
-            else:
-                usable.append((waiting, event))
-        judgement = judge(self._recipe, trace, [event for _, event in usable], window_closed=True)
-        for waiting, event in usable:
-            invalid = event.event_id in judgement.invalid_event_ids
-            self._state.settle(waiting, "invalid" if invalid else "joined")
-        self._emit(trace, judgement, opened.closes_at)
-        forget_at = opened.closes_at + self._memory_s
-        self._state.close_trace(opened.trace_id, fate_of_later="late", forget_at=forget_at)
-
-    def _emit(self, trace: Trace, judgement: Judgement, closed_at: float) -> None:
-        self._state.count("traces", "joined")
-        episode = build_episode(
-            trace,
-            judgement,
-            recipe_digest=self._recipe_digest,
-            closed_at=closed_at,
-            held_out=is_held_out(trace.session_id, self._held_out_share),
-        )
-        self._state.send(trace.session_id, episode)
-
-
-def _log_time(record: LogRecord) -> tuple[float, str, int, int]:
-    return record.appended_at, record.topic, record.partition, record.offset
-
-
-def _misfortune(
-    waiting: WaitingEvent, event: Feedback, opened: OpenTrace, trace: Trace
-) -> Fate | None:
-    """Why an event that names the trace does not count for it; None if it does."""
-    if waiting.appended_at >= opened.closes_at:
-        return "late"
-    if waiting.waits_until <= opened.appended_at:
-        return "orphan"
-    if (event.session_id, event.tenant) != (trace.session_id, trace.tenant):
-        return "invalid"
-    return None
+    def _close(self, tombstones: Sequence[Tombstone]) -> None:
+        """Close traces; events of theirs that are kept meet the tombstone's fate."""
+        fates = {tombstone.trace_id: tombstone.fate for tombstone in tombstones}
+        for events in self._state.events_of(fates).values():
+            for event in events:
+                self._state.counts.settle("feedback", event.appended_at, fates[event.trace_id])
+        self._state.close_traces(tombstones)

@@ -1,25 +1,36 @@
-"""The signals process: reads traces and feedback, writes episodes and a ledger, until stopped.
+"""The signals process: reads traces and feedback, writes episodes, lake rows and a ledger.
 
-At least once towards the log, once in effect: what was read is remembered in the joiner's own
-state, and readers drop the rare repeated episode by its id.
+At least once towards the log, once in effect: what was read is remembered in each partition's own
+state, and readers drop the rare repeated episode by its id. Partitions come and go with the
+consumer group; whatever fails, all of them are opened again from what is durable.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
+from signals.counts import KINDS
+from signals.extractor import Extractor
 from signals.joiner import TOPICS, Joiner
+from signals.lake_writer import LakeWriter
 from signals.recipe import load_recipe
+from signals.review import Reviewer
+from signals.schedule import Schedule
 from signals.state import State
-from tendril.log import EventLog, LeaseLost, LogReader, LogUnavailable, SqliteLog
-from tendril.records import Episode, Record
+from tendril.lake import open_lake
+from tendril.lake.results import LakeUnavailable, OffsetsMoved
+from tendril.log import EventLog, LeaseLost, LogReader, LogRecord, LogUnavailable, Offsets, open_log
+from tendril.records import Consent, Episode, Ledger, Record
 from tendril.settings import Settings
 from tendril.telemetry import NO_TELEMETRY, Telemetry, setup
 
+if TYPE_CHECKING:
+    from tendril.lake.lake import Lake
+
 GROUP = "signals"
-STATE_FILE = Path("signals.db")
+BATCH_DECISIONS = 1_000
 POLL_TIMEOUT_S = 0.2
 LEDGER_EVERY_S = 2.0
 PAUSE_S = 1.0
@@ -30,99 +41,206 @@ logger = logging.getLogger(__name__)
 def run(settings: Settings, stop: threading.Event) -> None:
     """Join until `stop` is set.
 
-    Raises `LogUnavailable` if log or state cannot be opened, `ValueError` for a bad recipe or a
-    state that belongs to another log. Later outages are waited out.
+    Raises `LogUnavailable` if the log cannot be opened, `ValueError` for a bad recipe or a state
+    that belongs to another log. Later outages are waited out.
     """
-    signals = settings.signals
-    recipe = load_recipe(signals.recipe)
-    log = SqliteLog(settings.path(settings.log.path))
-    state = State(settings.path(STATE_FILE))
-    joiner = Joiner(
-        state,
-        recipe,
-        feedback_window_s=signals.feedback_window_s,
-        held_out_share=signals.held_out_share,
-    )
-    reader = log.reader(GROUP, TOPICS)
+    log = open_log(settings)
+    workshop = Workshop(settings, log, open_lake(settings))
     telemetry = setup(GROUP, settings.telemetry)
+    reader = log.reader(GROUP, TOPICS)
     try:
-        refuse_foreign_state(state.path, joiner, log)
-        join(log, reader, joiner, stop, batch_records=signals.batch_records, telemetry=telemetry)
+        join(log, reader, workshop, stop, telemetry=telemetry)
     finally:
         telemetry.shutdown()
         reader.close()
-        state.close()
         log.close()
 
 
-def refuse_foreign_state(path: Path, joiner: Joiner, log: EventLog) -> None:
-    """Raises `ValueError` if the state has read further than the log reaches."""
-    ends = log.end_offsets(TOPICS)
-    for place, offset in joiner.offsets().items():
-        if offset > ends.get(place, 0):
-            raise ValueError(
-                f"{path}: expected offset <= {ends.get(place, 0)} (the end of the log's "
-                f"{place.topic}), got {offset}. The log is another one or was cut; remove the "
-                f"state file to join again from the log's beginning"
-            )
+class Workshop:
+    """Opens what one partition needs."""
+
+    def __init__(self, settings: Settings, log: EventLog, lake: "Lake | None") -> None:
+        signals = settings.signals
+        recipe = load_recipe(signals.recipe)
+        self.settings, self._log, self._lake = settings, log, lake
+        self._reviewer = Reviewer(
+            recipe=recipe,
+            recipe_digest=recipe.digest,
+            schedule=Schedule(
+                revise_after_s=signals.revise_after_s,
+                window_s=signals.feedback_window_s,
+                lateness_s=signals.lateness_s,
+            ),
+            held_out_share=signals.held_out_share,
+        )
+
+    def open(self, partition: int) -> Extractor:
+        """Raises `LogUnavailable`, `LakeUnavailable`, `ValueError` for another log's state."""
+        state = State(self.settings.path(self.settings.signals.folder / f"{partition}.db"))
+        try:
+            tenants = self.settings.privacy.tenants
+            joiner = Joiner(state, self._reviewer, partition=partition, tenants=tenants)
+            self._refuse_foreign(state, joiner)
+            writer = None
+            if self._lake is not None:
+                interval_s = self.settings.lake.commit_interval_s
+                writer = LakeWriter(self._lake, partition, interval_s=interval_s)
+                with state.change():
+                    state.outbox.start(writer.next_episode)
+            return Extractor(self._log, state, joiner, writer)
+        except BaseException:
+            state.close()
+            raise
+
+    def _refuse_foreign(self, state: State, joiner: Joiner) -> None:
+        ends = self._log.end_offsets(TOPICS)
+        for place, offset in joiner.offsets().items():
+            if offset > ends.get(place, 0):
+                raise ValueError(
+                    f"{state.path}: expected offset <= {ends.get(place, 0)} (the end of the log's "
+                    f"{place.topic}), got {offset}. The log is another one or was cut; remove the "
+                    f"state file to join again from the log's beginning"
+                )
+
+
+class Decisions:
+    """The `consents` topic from its beginning: every partition's state wants all of it."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._reader = log.reader(None, (Consent.TOPIC,))
+        self.all: list[LogRecord] = []
+
+    def poll(self) -> list[LogRecord]:
+        """What is new."""
+        new: list[LogRecord] = []
+        while records := self._reader.poll(BATCH_DECISIONS, 0.0):
+            new += records
+        self.all += new
+        return new
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class Shift:
+    """The partitions that are this process's now, by number."""
+
+    def __init__(self, reader: LogReader, workshop: Workshop) -> None:
+        self._reader, self._workshop = reader, workshop
+        self._open: dict[int, Extractor] = {}
+
+    @property
+    def extractors(self) -> Mapping[int, Extractor]:
+        return self._open
+
+    def follow(self) -> frozenset[int]:
+        """Open what the group gave to this process, close what it took; the numbers that are new.
+
+        What was polled of those came from elsewhere: they are read again from their own offsets.
+        """
+        numbers = {place.partition for place in self._reader.assignment()}
+        for number in self._open.keys() - numbers:
+            self._open.pop(number).close()
+        new = frozenset(numbers - self._open.keys())
+        for number in sorted(new):
+            self._open[number] = self._workshop.open(number)
+            self._reader.seek(self._open[number].offsets())
+        return new
+
+    def flush(self) -> None:
+        """Write what has gathered for the lake."""
+        for extractor in self._open.values():
+            extractor.flush()
+
+    def offsets(self) -> Offsets:
+        return {p: n for extractor in self._open.values() for p, n in extractor.offsets().items()}
+
+    def close(self) -> None:
+        """Close all; those that cannot write any more leave it to whoever opens them next."""
+        for number in list(self._open):
+            try:
+                self._open.pop(number).close()
+            except (LogUnavailable, LakeUnavailable, OffsetsMoved) as error:
+                logger.warning("partition %d: left to the next one: %s", number, error)
 
 
 def join(
     log: EventLog,
     reader: LogReader,
-    joiner: Joiner,
+    workshop: Workshop,
     stop: threading.Event,
     *,
-    batch_records: int,
     pause_s: float = PAUSE_S,
     telemetry: Telemetry = NO_TELEMETRY,
 ) -> None:
-    """Claim the input, join it, and start over after an outage or another reader's turn."""
+    """Work until `stop`, and start over after an outage or another reader's turn."""
     while not stop.is_set():
+        shift, decisions = Shift(reader, workshop), Decisions(log)
         try:
-            reader.seek(joiner.offsets())
-            reader.commit(joiner.offsets())  # fails while another reader holds the input
-            join_while_owner(
-                log, reader, joiner, stop, batch_records=batch_records, telemetry=telemetry
-            )
+            work(log, reader, shift, decisions, stop, workshop.settings, telemetry)
         except LeaseLost as lost:
             logger.info("standing by: %s", lost)
             stop.wait(pause_s)
-        except LogUnavailable as outage:
+        except (LogUnavailable, LakeUnavailable, OffsetsMoved) as outage:
             logger.warning("nothing is lost, trying again in %s s: %s", pause_s, outage)
             stop.wait(pause_s)
+        finally:
+            shift.close()
+            decisions.close()
 
 
-def join_while_owner(
+def work(
     log: EventLog,
     reader: LogReader,
-    joiner: Joiner,
+    shift: Shift,
+    decisions: Decisions,
     stop: threading.Event,
-    *,
-    batch_records: int,
-    telemetry: Telemetry = NO_TELEMETRY,
+    settings: Settings,
+    telemetry: Telemetry,
 ) -> None:
-    """Poll, join, publish, until `stop` is set. Raises `LeaseLost` and `LogUnavailable`."""
+    """Poll, join, publish, until `stop` is set. Raises `LeaseLost` and what the outages raise."""
     ledger_at, more = 0.0, False
+    batch_records = settings.signals.batch_records
     while not stop.is_set():
         polled_at = time.time()
+        ends = log.end_offsets(TOPICS)
         records = reader.poll(batch_records, 0.0 if more else POLL_TIMEOUT_S)
+        new = shift.follow()
         # Fails unless the input is still ours: otherwise an empty poll does not mean caught up.
-        reader.commit(joiner.offsets())
-        more = joiner.step(records, now=polled_at, caught_up=len(records) < batch_records)
-        report(telemetry, joiner.publish(log))
-        if polled_at - ledger_at >= LEDGER_EVERY_S:
-            ledger = joiner.ledger(polled_at)
-            telemetry.gauge("tendril.signals.pending", ledger.outcomes["traces"].get("pending", 0))
-            log.append([(GROUP, ledger)])
+        reader.commit(shift.offsets())
+        positions, more, decided = reader.positions(), False, decisions.poll()
+        for number, extractor in shift.extractors.items():
+            mine = [r for r in records if r.partition == number and number not in new]
+            places = [place for place in ends if place.partition == number]
+            caught_up = all(positions.get(place, -1) >= ends[place] for place in places)
+            turn = extractor.turn(
+                mine,
+                now=polled_at,
+                caught_up=caught_up,
+                consents=decisions.all if number in new else decided,
+            )
+            report(telemetry, turn.published)
+            more |= turn.more
+        if polled_at - ledger_at >= LEDGER_EVERY_S and shift.extractors:
+            log.append([(GROUP, ledger) for ledger in ledgers(shift, telemetry)])
             ledger_at = polled_at
-    log.append([(GROUP, joiner.ledger(time.time()))])
+    shift.flush()
+    reader.commit(shift.offsets())
+    log.append([(GROUP, ledger) for ledger in ledgers(shift, telemetry)])
+
+
+def ledgers(shift: Shift, telemetry: Telemetry) -> list[Ledger]:
+    """One a partition."""
+    found = [extractor.ledger() for extractor in shift.extractors.values()]
+    pending = sum(ledger.outcomes[KINDS[0]].get("pending", 0) for ledger in found)
+    telemetry.gauge("tendril.signals.pending", pending)
+    return found
 
 
 def report(telemetry: Telemetry, published: Iterable[Record]) -> None:
     """Count what was published, and how it was rewarded."""
     for record in published:
-        if isinstance(record, Episode):
+        if isinstance(record, Episode) and record.maturity == "final":
             telemetry.count("tendril.signals.episodes", outcome=record.outcome)
             if record.reward is not None:
                 telemetry.record("tendril.signals.reward", record.reward)

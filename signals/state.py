@@ -1,72 +1,102 @@
-"""The joiner's memory: one SQLite file, changed by one transaction a batch.
+"""The joiner's memory of one partition: one SQLite file, changed by one transaction a batch.
 
-A transaction holds the input offsets, open traces, waiting feedback, ids already seen, closed
-traces, counts and an outbox. A process killed at any moment finds all of it as it was before or
-after one batch, never in between. Several processes may open the file; transactions queue.
+A transaction holds the input offsets, open traces, their events, tombstones of closed ones, counts
+and an outbox. A process killed at any moment finds all of it as it was before or after one batch,
+never in between. Trace ids begin with the time (UUIDv7), so rows of one moment lie together, and
+what a batch costs does not grow with the window.
 """
 
+import json
 import sqlite3
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from tendril.log import LogRecord, TopicPartition
+from signals.counts import SCHEMA as COUNTS_SCHEMA
+from signals.counts import Counts, Fate
+from signals.outbox import SCHEMA as OUTBOX_SCHEMA
+from signals.outbox import Outbox
+from signals.privacy.consent import SCHEMA as CONSENT_SCHEMA
+from signals.privacy.consent import ConsentTable
+from tendril.log import TopicPartition
 from tendril.log.sqlite import connect, transaction, unavailable
-from tendril.records import TYPE_BY_TOPIC, Record, decode, encode
+from tendril.settings import TenantConsent
 
-Kind = Literal["traces", "feedback"]
-KINDS: tuple[Kind, ...] = ("traces", "feedback")
-Fate = Literal["joined", "duplicate", "orphan", "late", "opted_out", "invalid", "no_trace"]
-"""`no_trace`: feedback about a session or a user, such as a heartbeat, which pays no trace."""
-FATES: tuple[Fate, ...] = get_args(Fate)
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS progress (
     topic TEXT NOT NULL, partition INTEGER NOT NULL, next_offset INTEGER NOT NULL,
     newest_at REAL NOT NULL, PRIMARY KEY (topic, partition));
 CREATE TABLE IF NOT EXISTS clock (one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS counts (
-    kind TEXT NOT NULL, name TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY (kind, name));
-CREATE TABLE IF NOT EXISTS seen (
-    kind TEXT NOT NULL, id TEXT NOT NULL, forget_at REAL NOT NULL,
-    PRIMARY KEY (kind, id)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS seen_by_age ON seen (forget_at);
-CREATE TABLE IF NOT EXISTS open_traces (
-    trace_id TEXT PRIMARY KEY, appended_at REAL NOT NULL, closes_at REAL NOT NULL,
-    value BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS open_traces_by_close ON open_traces (closes_at);
-CREATE TABLE IF NOT EXISTS closed_traces (
+CREATE TABLE IF NOT EXISTS traces (
+    trace_id TEXT PRIMARY KEY, appended_at REAL NOT NULL, due_at REAL NOT NULL,
+    stage INTEGER NOT NULL, revision INTEGER NOT NULL, episode_id TEXT, judged BLOB,
+    is_settled INTEGER NOT NULL, num_settled INTEGER NOT NULL, value BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS traces_by_due ON traces (due_at);
+CREATE TABLE IF NOT EXISTS events (
+    trace_id TEXT NOT NULL, event_id TEXT NOT NULL, appended_at REAL NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (trace_id, event_id)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS unclaimed (
+    trace_id TEXT PRIMARY KEY, due_at REAL NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS unclaimed_by_due ON unclaimed (due_at);
+CREATE TABLE IF NOT EXISTS closed (
     trace_id TEXT PRIMARY KEY, fate TEXT NOT NULL, forget_at REAL NOT NULL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS closed_traces_by_age ON closed_traces (forget_at);
-CREATE TABLE IF NOT EXISTS waiting (
-    event_id TEXT PRIMARY KEY, trace_id TEXT NOT NULL, appended_at REAL NOT NULL,
-    waits_until REAL NOT NULL, value BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS waiting_by_trace ON waiting (trace_id);
-CREATE INDEX IF NOT EXISTS waiting_by_end ON waiting (waits_until);
-CREATE TABLE IF NOT EXISTS outbox (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, key TEXT NOT NULL,
-    value BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS closed_by_age ON closed (forget_at);
+CREATE TABLE IF NOT EXISTS asides (
+    owner TEXT NOT NULL, event_id TEXT NOT NULL, forget_at REAL NOT NULL, at REAL NOT NULL,
+    skew_s REAL, PRIMARY KEY (owner, event_id)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS asides_by_age ON asides (forget_at);
 """
+CACHE_KIB = 32_768
 
 
 class OpenTrace(NamedTuple):
-    """A trace whose feedback window is open; `value` is the record's msgpack."""
+    """A trace that is not closed; `value` is the record's msgpack."""
 
     trace_id: str
     appended_at: float
-    closes_at: float
+    due_at: float
+    """When its next stage takes place."""
+    stage: int
+    revision: int
+    """Of the next episode."""
+    episode_id: str | None
+    """The last one's."""
+    judged: bytes | None
+    """Fingerprint of the last judgement."""
+    is_settled: bool
+    """Its fate is counted; it stays for latecomers."""
+    num_settled: int
+    """Events of it whose fate is counted."""
     value: bytes
 
 
-class WaitingEvent(NamedTuple):
-    """Feedback that is not accounted for yet; without a trace it waits until `waits_until`."""
+class StoredEvent(NamedTuple):
+    """Feedback about a trace; `value` is the record's msgpack."""
 
+    trace_id: str
     event_id: str
-    trace_id: str
     appended_at: float
-    waits_until: float
     value: bytes
+
+
+class Tombstone(NamedTuple):
+    """A closed trace, remembered until `forget_at`."""
+
+    trace_id: str
+    fate: Fate
+    """Of feedback that still comes."""
+    forget_at: float
+
+
+class Aside(NamedTuple):
+    """Feedback about a session or a user: remembered for its id, heartbeats for their skew."""
+
+    owner: str
+    event_id: str
+    forget_at: float
+    at: float
+    skew_s: float | None
 
 
 class State:
@@ -75,12 +105,18 @@ class State:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._db = connect(path)
-        self._counted: Counter[tuple[str, str]] = Counter()
         try:
-            self._db.executescript(SCHEMA)
+            self._db.executescript(SCHEMA + COUNTS_SCHEMA + OUTBOX_SCHEMA + CONSENT_SCHEMA)
+            self._db.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         except sqlite3.OperationalError as error:
+            self._db.close()
             raise unavailable(path, error) from error
+        self.counts, self.outbox = Counts(self._db), Outbox(self._db)
         self._check_pending()
+
+    def consents(self, tenants: Mapping[str, TenantConsent]) -> ConsentTable:
+        """What users have decided, and above them their tenants."""
+        return ConsentTable(self._db, tenants)
 
     def close(self) -> None:
         self._db.close()
@@ -88,13 +124,28 @@ class State:
     @contextmanager
     def change(self) -> Iterator[None]:
         """One transaction; the counts must balance at its end. Raises `LogUnavailable`."""
-        self._counted.clear()
+        self.counts.forget()
         try:
             with transaction(self._db):
                 yield
-                self._save_counts()
+                self.counts.save()
         except sqlite3.OperationalError as error:
             raise unavailable(self.path, error) from error
+
+    def _check_pending(self) -> None:
+        """What is counted as pending is really there: looked up once, when the file is opened."""
+        totals = self.counts.totals()
+        for kind, question in (
+            ("traces", "SELECT COUNT(*) FROM traces WHERE NOT is_settled"),
+            ("feedback", "SELECT (SELECT COUNT(*) FROM events) - "
+                         "(SELECT COALESCE(SUM(num_settled), 0) FROM traces)"),
+        ):  # fmt: skip
+            [(found,)] = self._db.execute(question)
+            if totals[kind]["pending"] != found:
+                raise RuntimeError(
+                    f"{self.path}: {kind}: expected {totals[kind]['pending']} pending, "
+                    f"found {found}"
+                )
 
     # Progress and time
 
@@ -107,13 +158,13 @@ class State:
         rows = self._db.execute("SELECT topic, partition, newest_at FROM progress")
         return {TopicPartition(topic, partition): at for topic, partition, at in rows}
 
-    def advance(self, record: LogRecord) -> None:
-        """Never read `record` again."""
+    def advance(self, place: TopicPartition, next_offset: int, newest_at: float) -> None:
+        """Never read again what lies before `next_offset`."""
         self._db.execute(
             "INSERT INTO progress VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET "
             "next_offset=MAX(next_offset, excluded.next_offset), "
             "newest_at=MAX(newest_at, excluded.newest_at)",
-            (record.topic, record.partition, record.offset + 1, record.appended_at),
+            (place.topic, place.partition, next_offset, newest_at),
         )
 
     def clock(self) -> float:
@@ -123,117 +174,114 @@ class State:
     def set_clock(self, at: float) -> None:
         self._db.execute("INSERT OR REPLACE INTO clock VALUES (1, ?)", (at,))
 
-    # Counts
+    # Traces
 
-    def count(self, kind: Kind, name: Literal["read"] | Fate) -> None:
-        self._counted[kind, name] += 1
-
-    def counts(self) -> dict[str, dict[str, int]]:
-        """By kind: how many were read, are pending, and met each fate."""
-        totals = {kind: dict.fromkeys(("read", "pending", *FATES), 0) for kind in KINDS}
-        for kind, name, n in self._db.execute("SELECT kind, name, n FROM counts"):
-            totals[kind][name] = n
-        return {str(kind): names for kind, names in totals.items()}
-
-    def _save_counts(self) -> None:
+    def open_traces(self, traces: Sequence[OpenTrace]) -> None:
+        """Add new traces; what waited for them is theirs."""
+        self._db.executemany("INSERT INTO traces VALUES (?,?,?,?,?,?,?,?,?,?)", traces)
         self._db.executemany(
-            "INSERT INTO counts VALUES (?,?,?) ON CONFLICT DO UPDATE SET n = n + excluded.n",
-            [(kind, name, n) for (kind, name), n in self._counted.items()],
+            "DELETE FROM unclaimed WHERE trace_id = ?", [(trace.trace_id,) for trace in traces]
         )
-        for kind, names in self.counts().items():
-            read = names.pop("read")
-            if read != sum(names.values()):
-                raise RuntimeError(f"{self.path}: {kind}: expected {read} accounted, got {names}")
-
-    def _check_pending(self) -> None:
-        """What is counted as pending is really there: looked up once, when the file is opened."""
-        with transaction(self._db):
-            for kind, table in zip(KINDS, ("open_traces", "waiting"), strict=True):
-                [(found,)] = self._db.execute(f"SELECT COUNT(*) FROM {table}")
-                counted = self.counts()[kind]["pending"]
-                if counted != found:
-                    raise RuntimeError(
-                        f"{self.path}: {kind}: expected {counted} pending, found {found}"
-                    )
-
-    # Ids
-
-    def is_new(self, kind: Kind, record_id: str, *, forget_at: float) -> bool:
-        """Remember an id until `forget_at`; False if it is a repeat."""
-        row = (kind, record_id, forget_at)
-        return self._db.execute("INSERT OR IGNORE INTO seen VALUES (?,?,?)", row).rowcount == 1
-
-    def forget(self, clock: float) -> None:
-        self._db.execute("DELETE FROM seen WHERE forget_at <= ?", (clock,))
-        self._db.execute("DELETE FROM closed_traces WHERE forget_at <= ?", (clock,))
-
-    # Traces and feedback
-
-    def open_trace(self, trace: OpenTrace) -> None:
-        self._db.execute("INSERT INTO open_traces VALUES (?,?,?,?)", trace)
-        self._counted["traces", "pending"] += 1
 
     def due(self, clock: float, limit: int) -> list[OpenTrace]:
-        """The first `limit` open traces, in order of closing, whose window has passed."""
+        """The first `limit` traces with a stage to take place by `clock`, in order of time."""
         rows = self._db.execute(
-            "SELECT trace_id, appended_at, closes_at, value FROM open_traces "
-            "WHERE closes_at <= ? ORDER BY closes_at, trace_id LIMIT ?",
+            "SELECT * FROM traces WHERE due_at <= ? ORDER BY due_at, trace_id LIMIT ?",
             (clock, limit),
         )
         return [OpenTrace(*row) for row in rows.fetchall()]
 
-    def close_trace(self, trace_id: str, *, fate_of_later: Fate, forget_at: float) -> None:
-        """Forget an open trace's content, keep what becomes of feedback that comes after."""
-        gone = self._db.execute("DELETE FROM open_traces WHERE trace_id = ?", (trace_id,))
-        self._counted["traces", "pending"] -= gone.rowcount
-        row = (trace_id, fate_of_later, forget_at)
-        self._db.execute("INSERT OR REPLACE INTO closed_traces VALUES (?,?,?)", row)
+    def put_back(self, traces: Iterable[OpenTrace]) -> None:
+        """Keep what a stage has changed, all but the value."""
+        self._db.executemany(
+            "UPDATE traces SET due_at=?, stage=?, revision=?, episode_id=?, judged=?, "
+            "is_settled=?, num_settled=? WHERE trace_id=?",
+            [(*trace[2:9], trace.trace_id) for trace in traces],
+        )
 
-    def fate_of_later(self, trace_id: str) -> Fate | None:
-        """What becomes of new feedback to a closed trace; None for one that is not closed."""
-        row = self._db.execute(
-            "SELECT fate FROM closed_traces WHERE trace_id = ?", (trace_id,)
-        ).fetchone()
-        return row[0] if row else None
+    def close_traces(self, tombstones: Sequence[Tombstone]) -> None:
+        """Drop traces and their events, and remember what becomes of feedback that still comes."""
+        ids = [tombstone[:1] for tombstone in tombstones]
+        for table in ("traces", "events", "unclaimed"):
+            self._db.executemany(f"DELETE FROM {table} WHERE trace_id=?", ids)
+        self._db.executemany("INSERT OR REPLACE INTO closed VALUES (?,?,?)", tombstones)
 
-    def wait(self, event: WaitingEvent) -> None:
-        self._db.execute("INSERT INTO waiting VALUES (?,?,?,?,?)", event)
-        self._counted["feedback", "pending"] += 1
+    def open_since(self, trace_ids: Collection[str]) -> dict[str, tuple[float, float]]:
+        """Those of `trace_ids` that are open: when they were logged, and the next look is due."""
+        question = (
+            "SELECT trace_id, appended_at, due_at FROM traces "
+            "WHERE trace_id IN (SELECT value FROM json_each(?))"
+        )
+        return {
+            trace_id: (at, due_at) for trace_id, at, due_at in self._ask_about(question, trace_ids)
+        }
 
-    def waiting_for(self, trace_id: str) -> list[WaitingEvent]:
-        rows = self._db.execute("SELECT * FROM waiting WHERE trace_id = ?", (trace_id,))
-        return [WaitingEvent(*row) for row in rows.fetchall()]
+    def closed_fates(self, trace_ids: Collection[str]) -> dict[str, Fate]:
+        """What becomes of new feedback to those of `trace_ids` that are closed."""
+        question = (
+            "SELECT trace_id, fate FROM closed WHERE trace_id IN (SELECT value FROM json_each(?))"
+        )
+        return dict(self._ask_about(question, trace_ids))
 
-    def waiting_in_vain(self, clock: float, limit: int) -> list[WaitingEvent]:
-        """The first `limit` events whose wait is over and whose trace is not open."""
+    def _ask_about(self, question: str, trace_ids: Collection[str]) -> list[Any]:
+        if not trace_ids:
+            return []
+        return self._db.execute(question, (json.dumps(list(trace_ids)),)).fetchall()
+
+    # Feedback
+
+    def add_events(self, events: Sequence[StoredEvent]) -> int:
+        """Keep feedback until its trace closes; returns how many were new."""
+        return self._db.executemany(
+            "INSERT OR IGNORE INTO events VALUES (?,?,?,?)", events
+        ).rowcount
+
+    def events_of(self, trace_ids: Collection[str]) -> dict[str, list[StoredEvent]]:
+        """By trace."""
+        question = "SELECT * FROM events WHERE trace_id IN (SELECT value FROM json_each(?))"
+        found: dict[str, list[StoredEvent]] = {}
+        for row in self._ask_about(question, trace_ids):
+            event = StoredEvent(*row)
+            found.setdefault(event.trace_id, []).append(event)
+        return found
+
+    def drop_events(self, events: Iterable[StoredEvent]) -> None:
+        self._db.executemany(
+            "DELETE FROM events WHERE trace_id=? AND event_id=?", [event[:2] for event in events]
+        )
+
+    def claim_later(self, due_at: Mapping[str, float]) -> None:
+        """Their traces have not come; at that moment it is seen whether they have."""
+        self._db.executemany("INSERT OR IGNORE INTO unclaimed VALUES (?,?)", due_at.items())
+
+    def unclaimed(self, clock: float, limit: int) -> list[str]:
+        """The first `limit` trace ids that feedback has waited for long enough."""
         rows = self._db.execute(
-            "SELECT * FROM waiting WHERE waits_until <= ? AND NOT EXISTS "
-            "(SELECT 1 FROM open_traces WHERE open_traces.trace_id = waiting.trace_id) "
-            "ORDER BY waits_until, event_id LIMIT ?",
+            "SELECT trace_id FROM unclaimed WHERE due_at <= ? ORDER BY due_at, trace_id LIMIT ?",
             (clock, limit),
         )
-        return [WaitingEvent(*row) for row in rows.fetchall()]
+        return [row[0] for row in rows.fetchall()]
 
-    def settle(self, event: WaitingEvent, fate: Fate) -> None:
-        """A waiting event has met its fate."""
-        gone = self._db.execute("DELETE FROM waiting WHERE event_id = ?", (event.event_id,))
-        self._counted["feedback", "pending"] -= gone.rowcount
-        self.count("feedback", fate)
+    def give_up(self, trace_id: str, next_due_at: float | None) -> None:
+        """Look again at `next_due_at`; None: nothing waits for it any more."""
+        self._db.execute("DELETE FROM unclaimed WHERE trace_id=?", (trace_id,))
+        if next_due_at is not None:
+            self._db.execute("INSERT INTO unclaimed VALUES (?,?)", (trace_id, next_due_at))
 
-    # Outbox
+    def put_aside(self, aside: Aside) -> bool:
+        """Remember feedback without a trace; False if it is a repeat."""
+        row = self._db.execute("INSERT OR IGNORE INTO asides VALUES (?,?,?,?,?)", aside)
+        return row.rowcount == 1
 
-    def send(self, key: str, record: Record) -> None:
-        """Put a record into the outbox, for the log."""
-        row = (record.TOPIC, key, encode(record))
-        self._db.execute("INSERT INTO outbox (topic, key, value) VALUES (?,?,?)", row)
-
-    def outbox(self, limit: int) -> tuple[int, list[tuple[str, Record]]]:
-        """The oldest records to be appended, and the number that `sent` wants for them."""
+    def heartbeat_skews_s(self, owner: str, before: float) -> list[float]:
+        """Ingest minus client time of the owner's heartbeats that were logged before a moment."""
         rows = self._db.execute(
-            "SELECT seq, topic, key, value FROM outbox ORDER BY seq LIMIT ?", (limit,)
-        ).fetchall()
-        records = [(key, decode(TYPE_BY_TOPIC[topic], value)) for _, topic, key, value in rows]
-        return (rows[-1][0] if rows else 0), records
+            "SELECT skew_s FROM asides WHERE owner=? AND at<? AND skew_s IS NOT NULL",
+            (owner, before),
+        )
+        return [row[0] for row in rows]
 
-    def sent(self, up_to: int) -> None:
-        self._db.execute("DELETE FROM outbox WHERE seq <= ?", (up_to,))
+    def forget(self, clock: float) -> None:
+        """Drop tombstones and ids that nobody will ask for any more."""
+        self._db.execute("DELETE FROM closed WHERE forget_at <= ?", (clock,))
+        self._db.execute("DELETE FROM asides WHERE forget_at <= ?", (clock,))

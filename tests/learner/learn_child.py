@@ -4,13 +4,13 @@ import sys
 from pathlib import Path
 
 from learner.process import Learner
-from tendril.log import SqliteLog
+from tendril.log import open_log
 from tendril.settings import load_settings
 
 
 def main(config: Path, num_episodes: int) -> None:
     settings = load_settings(config)
-    log = SqliteLog(settings.path(settings.log.path))
+    log = open_log(settings)
     learner = Learner(settings, log)
     while learner.ledger().read["episodes"] < num_episodes:
         learner.turn()

@@ -9,7 +9,7 @@ import pytest
 
 from learner import state as states
 from learner.process import Learner, run
-from tendril.log import MemoryLog, SqliteLog
+from tendril.log import MemoryLog, open_log
 from tendril.records import (
     DeadLetter,
 )
@@ -64,7 +64,7 @@ def test_a_refused_batch_is_counted_and_learning_goes_on(tmp_path: Path) -> None
 
 def test_a_stopped_learner_leaves_a_checkpoint_and_a_balanced_ledger(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, checkpoint_every_steps=1_000)
-    log = SqliteLog(settings.path(settings.log.path))
+    log = open_log(settings)
     append(log, *learnable_episodes(settings, 6))
     stop = threading.Event()
     timer = threading.Timer(1.0, stop.set)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from learner.process import Learner
-from tendril.log import MemoryLog, SqliteLog, TopicPartition
+from tendril.log import MemoryLog, TopicPartition, open_log
 from tests.learner.workbench import append, learnable_episodes, make_settings
 
 PROJECT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def test_a_learner_killed_and_restarted_equals_one_that_never_stopped(tmp_path: 
     num_episodes = 4 * 40
     for name in ("whole", "killed"):
         settings = make_settings(tmp_path / name, learning_rate=1e-3)
-        log = SqliteLog(settings.path(settings.log.path))
+        log = open_log(settings)
         episodes = learnable_episodes(settings, num_episodes - 1)
         append(log, *episodes[:50], episodes[3], *episodes[50:])
         log.close()

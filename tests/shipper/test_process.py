@@ -175,6 +175,7 @@ class OneAtATime:
         self._reader = log.reader("shipper", [PolicyManifest.TOPIC, Release.TOPIC, Episode.TOPIC])
         self.commit, self.committed = self._reader.commit, self._reader.committed
         self.seek, self.close = self._reader.seek, self._reader.close
+        self.assignment, self.positions = self._reader.assignment, self._reader.positions
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
         return self._reader.poll(1, timeout_s)

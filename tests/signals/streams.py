@@ -4,11 +4,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from signals.intake import take
 from signals.joiner import Joiner
 from signals.recipe import load_recipe
+from signals.review import Reviewer
+from signals.schedule import Schedule
 from signals.state import State
-from tendril.log import LogRecord, MemoryLog
-from tendril.records import Episode, Feedback, PolicySpan, Record, Trace, decode, encode
+from tendril.log import LogRecord
+from tendril.records import Episode, Feedback, PolicySpan, Record, Trace, encode
 from tests.builders import make_feedback, make_trace
 
 WINDOW_S = 60.0
@@ -73,27 +76,47 @@ def make_stream() -> list[tuple[float, Record | bytes]]:
     ]
 
 
-def open_joiner(path: Path) -> Joiner:
-    return Joiner(State(path), load_recipe(None), feedback_window_s=WINDOW_S, held_out_share=0.1)
+def make_reviewer(**schedule: Any) -> Reviewer:
+    """Judges by the default recipe, at the end of the window unless `schedule` says more."""
+    recipe = load_recipe(None)
+    return Reviewer(
+        recipe=recipe,
+        recipe_digest=recipe.digest,
+        schedule=Schedule(**({"window_s": WINDOW_S} | schedule)),
+        held_out_share=0.1,
+    )
+
+
+def open_joiner(path: Path, **schedule: Any) -> Joiner:
+    return Joiner(State(path), make_reviewer(**schedule))
 
 
 def take_episodes(joiner: Joiner) -> dict[str, Episode]:
-    """What the joiner publishes, by trace id; no episode may come twice."""
-    log = MemoryLog()
-    joiner.publish(log)
-    records = log.reader("test", [Episode.TOPIC]).poll(10_000, 0.0)
-    episodes = [decode(Episode, record.value) for record in records]
-    by_trace = {episode.segments[0].trace_id: episode for episode in episodes}
-    assert len(by_trace) == len(episodes)
+    """What the joiner has decided since the last call, by trace id; none may come twice."""
+    found = [r for _, _, r in joiner.take_outgoing() if isinstance(r, Episode)]
+    by_trace = {episode.segments[0].trace_id: episode for episode in found}
+    assert len(by_trace) == len(found)
     return by_trace
+
+
+def step(
+    joiner: Joiner, records: Sequence[LogRecord], *, now: float = 0.0, caught_up: bool = False
+) -> bool:
+    return joiner.step(take(records), now=now, caught_up=caught_up)
+
+
+def feed(joiner: Joiner, records: Sequence[LogRecord], *, batch: int = 1_000) -> None:
+    """Step through `records` in batches, then let every window pass."""
+    for start in range(0, len(records), batch):
+        while step(joiner, records[start : start + batch]):
+            pass
+    while step(joiner, [], now=LATER, caught_up=True):
+        pass
 
 
 def join_all(
     joiner: Joiner, records: Sequence[LogRecord], *, batch: int = 1_000
 ) -> dict[str, Episode]:
-    """Step through `records` in batches, then let every window pass."""
-    for start in range(0, len(records), batch):
-        joiner.step(records[start : start + batch], now=0.0, caught_up=False)
-    while joiner.step([], now=LATER, caught_up=True):
-        pass
+    """`feed`, and the episodes by trace id."""
+    feed(joiner, records, batch=batch)
     return take_episodes(joiner)

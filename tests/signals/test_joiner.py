@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 from signals.episode import is_held_out
 from signals.state import State
 from tendril.ids import digest_of
-from tendril.log import MemoryLog
-from tendril.records import DeadLetter, encode
+from tendril.records import DeadLetter, Episode, encode
 from tests.builders import make_feedback, make_trace
 from tests.signals.streams import (
     IN_MEMORY,
     LATER,
     WINDOW_S,
+    feed,
     join_all,
     make_records,
     make_stream,
     open_joiner,
+    step,
     take_episodes,
 )
 
@@ -103,8 +104,8 @@ RECORDS = st.one_of(
 def test_whatever_comes_the_ledger_balances(steps, batch):
     times = sorted(at for at, _ in steps)
     records = make_records(zip(times, (record for _, record in steps), strict=True))
-    joiner = open_joiner(IN_MEMORY)
-    join_all(joiner, records, batch=batch)
+    joiner = open_joiner(IN_MEMORY, revise_after_s=(7.0, 20.0), lateness_s=15.0)
+    feed(joiner, records, batch=batch)
     ledger = joiner.ledger(0.0)
     assert ledger.balanced
     assert sum(ledger.read.values()) == len(records)
@@ -114,10 +115,10 @@ def test_whatever_comes_the_ledger_balances(steps, batch):
 def test_a_trace_stays_open_until_its_window_has_passed(tmp_path: Path):
     joiner = open_joiner(tmp_path / "state.db")
     records = make_records([(10.0, make_trace(trace_id="t1"))])
-    joiner.step(records, now=10.0, caught_up=True)
-    joiner.step([], now=10.0 + WINDOW_S, caught_up=True)  # a record could still be on its way
+    step(joiner, records, now=10.0, caught_up=True)
+    step(joiner, [], now=10.0 + WINDOW_S, caught_up=True)  # a record could still be on its way
     assert _fates(joiner, "traces") == {"pending": 1}
-    joiner.step([], now=10.0 + WINDOW_S + 1, caught_up=True)
+    step(joiner, [], now=10.0 + WINDOW_S + 1, caught_up=True)
     assert take_episodes(joiner)["t1"].closed_at == 10.0 + WINDOW_S
 
 
@@ -125,16 +126,16 @@ def test_a_backlog_of_traces_waits_for_its_feedback(tmp_path: Path):
     joiner = open_joiner(tmp_path / "state.db")
     traces = [(float(at), make_trace(trace_id=f"t{at}")) for at in range(0, 500, 100)]
     records = make_records([*traces, (1.0, make_feedback(trace_id="t0", client_seq=1))])
-    joiner.step(records[:5], now=900.0, caught_up=False)  # all traces, no feedback read yet
+    step(joiner, records[:5], now=900.0, caught_up=False)  # all traces, no feedback read yet
     assert _fates(joiner, "traces") == {"pending": 5}
-    joiner.step(records[5:], now=900.0, caught_up=True)
+    step(joiner, records[5:], now=900.0, caught_up=True)
     assert take_episodes(joiner)["t0"].reward == 0.75
 
 
 def test_records_that_are_read_again_are_not_counted_again(tmp_path: Path):
     records = make_records(STREAM)
     joiner = open_joiner(tmp_path / "state.db")
-    joiner.step(records[:11], now=0.0, caught_up=False)
+    step(joiner, records[:11], now=0.0, caught_up=False)
     reopened = open_joiner(tmp_path / "state.db")
     join_all(reopened, records)
     assert _fates(reopened, "feedback") == FEEDBACK_FATES
@@ -142,40 +143,53 @@ def test_records_that_are_read_again_are_not_counted_again(tmp_path: Path):
 
 def test_an_outbox_that_was_not_emptied_is_sent_again_with_equal_bytes(tmp_path: Path):
     joiner = open_joiner(tmp_path / "state.db")
-    join_records = make_records([(1.0, make_trace(trace_id="t1"))])
-    joiner.step(join_records, now=LATER, caught_up=True)
+    step(joiner, make_records([(1.0, make_trace(trace_id="t1"))]), now=LATER, caught_up=True)
+    [(number, key, record)] = joiner.take_outgoing()
+    [(same_number, same_key, again)] = open_joiner(tmp_path / "state.db").outbox(after=0, limit=9)
+    assert (number, key, encode(record)) == (same_number, same_key, encode(again))
+    assert isinstance(record, Episode)
+    assert record.episode_id == digest_of("t1", record.recipe_digest, "0")
+    joiner.sent(number)
+    assert joiner.outbox(after=0, limit=9) == []
+
+
+def test_a_state_file_that_was_lost_numbers_on_behind_the_old_one(tmp_path: Path):
     state = State(tmp_path / "state.db")
-    (_, first), (_, again) = state.outbox(10), state.outbox(10)
-    assert [encode(r) for _, r in first] == [encode(r) for _, r in again]
-    episode = take_episodes(joiner)["t1"]
-    assert episode.episode_id == digest_of("t1", episode.recipe_digest, "0")
+    with state.change():
+        state.outbox.start(41)
+        [(number, _, _)] = state.outbox.put([("s1", make_trace())])
+    with state.change():
+        state.outbox.start(7)
+        [(following, _, _)] = state.outbox.put([("s1", make_trace())])
+    assert (number, following) == (41, 42)
 
 
 def test_unreadable_bytes_become_a_dead_letter(tmp_path: Path):
-    joiner, log = open_joiner(tmp_path / "state.db"), MemoryLog()
-    joiner.step(make_records([(1.0, b"\x00")]), now=1.0, caught_up=True)
-    joiner.publish(log)
-    [record] = log.reader("test", [DeadLetter.TOPIC]).poll(9, 0.0)
-    assert b"\x00" in record.value
+    joiner = open_joiner(tmp_path / "state.db")
+    step(joiner, make_records([(1.0, b"\x00")]), now=1.0, caught_up=True)
+    [(_, _, letter)] = joiner.take_outgoing()
+    assert isinstance(letter, DeadLetter)
+    assert letter.value == b"\x00"
 
 
 def test_old_ids_are_forgotten(tmp_path: Path):
     joiner = open_joiner(tmp_path / "state.db")
     records = make_records([(1.0, make_trace(trace_id="t1")), (99_999.0, make_trace())])
-    joiner.step(records, now=99_999.0, caught_up=True)
-    joiner.step([], now=99_999.0 + 1, caught_up=True)
+    step(joiner, records, now=99_999.0, caught_up=True)
     state = State(tmp_path / "state.db")
-    assert state.fate_of_later("t1") is None
-    with state.change():
-        assert state.is_new("traces", "t1", forget_at=0.0)
+    assert state.closed_fates(["t1"]) == {}
 
 
 def test_a_state_whose_counts_do_not_match_its_content_is_refused(tmp_path: Path):
     joiner = open_joiner(tmp_path / "state.db")
-    joiner.step(make_records([(1.0, make_trace())]), now=1.0, caught_up=True)
+    step(joiner, make_records([(1.0, make_trace())]), now=1.0, caught_up=True)
     state = State(tmp_path / "state.db")
     with pytest.raises(RuntimeError, match="expected 1 accounted"), state.change():
-        state.count("traces", "joined")
+        state.counts.settle("traces", 1.0, "joined", 2)
+    with state.change():
+        state.counts.settle("traces", 1.0, "joined")
+    with pytest.raises(RuntimeError, match="expected 0 pending, found 1"):
+        State(tmp_path / "state.db")
 
 
 def test_sessions_are_held_out_by_hash_at_the_given_share():

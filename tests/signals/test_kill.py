@@ -1,5 +1,6 @@
 """kill -9 at every moment of the join: the episodes and the counts of an uninterrupted run."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,14 +8,16 @@ from typing import TypeVar
 
 import pytest
 
-from signals.joiner import Joiner
-from signals.recipe import load_recipe
-from signals.state import State
+from tendril.lake import open_lake
 from tendril.log import SqliteLog
-from tendril.records import Episode, Ledger, Record, decode, encode
+from tendril.records import Episode, Feedback, Ledger, Record, Trace, decode, encode
+from tendril.settings import Settings
 from tests.builders import make_feedback, make_trace
-from tests.signals.kill_target import WINDOW_S
-from tests.signals.streams import join_all, make_records, make_silence
+from tests.signals.kill_target import settings_for
+from tests.signals.streams import feed, make_records, make_silence, open_joiner
+
+NUM_RANDOM = int(os.environ.get("TENDRIL_TEST_KILLS", "8"))
+"""Kills at random moments, beside those at named ones."""
 
 
 def _stream() -> list[Record]:
@@ -44,31 +47,44 @@ def _read_log(log: SqliteLog, record_type: type[R]) -> list[R]:
 
 @pytest.mark.slow
 def test_killed_at_any_moment_it_neither_loses_nor_doubles(tmp_path: Path):
-    stream = _stream()
-    log = SqliteLog(tmp_path / "log.db")
-    for i in range(0, len(stream), 10):
-        log.append([("s1", record) for record in stream[i : i + 10]])
+    stream, settings = _stream(), settings_for(tmp_path)
+    log = SqliteLog(settings.path(settings.log.path))
+    log.append([("s1", record) for record in stream])
     script = Path(__file__).with_name("kill_target.py")
     done = subprocess.run(
-        [sys.executable, "-m", f"tests.signals.{script.stem}",
-         str(tmp_path / "log.db"), str(tmp_path / "killed.db")],
-        cwd=script.parents[2], check=False, capture_output=True, text=True, timeout=60,
+        [sys.executable, "-m", f"tests.signals.{script.stem}", str(tmp_path), str(NUM_RANDOM)],
+        cwd=script.parents[2], check=False, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("killed") >= 10, done.stdout
     assert done.stdout.splitlines()[-1] == "never 1 exit 0", done.stdout + done.stderr
 
-    calm = Joiner(
-        State(tmp_path / "calm.db"), load_recipe(None),
-        feedback_window_s=WINDOW_S, held_out_share=0.1,
+    signals = settings.signals
+    calm = open_joiner(
+        tmp_path / "calm.db", window_s=signals.feedback_window_s,
+        revise_after_s=signals.revise_after_s, lateness_s=signals.lateness_s,
     )  # fmt: skip
-    calm_records = log.reader("calm", ("traces", "feedback")).poll(10_000, 0.0)
-    expected = {e.episode_id: encode(e) for e in join_all(calm, calm_records).values()}
+    feed(calm, log.reader("calm", ("traces", "feedback")).poll(10_000, 0.0))
+    decided = [record for _, _, record in calm.take_outgoing()]
+    expected = {e.episode_id: encode(e) for e in decided if isinstance(e, Episode)}
     episodes = _read_log(log, Episode)
     assert {e.episode_id: encode(e) for e in episodes} == expected
     assert len(episodes) > len(expected)  # a kill after an append really repeated it
+    _check_lake(settings, expected, stream)
 
     ledger = _read_log(log, Ledger)[-1]
     assert ledger.balanced
     assert (ledger.read, ledger.outcomes) == (calm.ledger(0.0).read, calm.ledger(0.0).outcomes)
     assert len(make_records([(0.0, r) for r in stream])) == sum(ledger.read.values())
+
+
+def _check_lake(settings: Settings, expected: dict[str, bytes], stream: list[Record]) -> None:
+    """Each once: what was decided, and what was read at its place on the log."""
+    from tendril.lake.rows import from_arrow
+
+    lake = open_lake(settings)
+    stored = [encode(e) for e in from_arrow(Episode, lake.read("episodes"))]
+    assert sorted(stored) == sorted(expected.values())
+    for kind, topic in ((Trace, "traces"), (Feedback, "feedback")):
+        offsets = lake.read(topic, ["offset"])["offset"].to_pylist()
+        assert sorted(offsets) == list(range(sum(isinstance(r, kind) for r in stream)))

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from signals import process
-from signals.process import join, run
+from signals.process import Workshop, join, run
+from tendril.lake import open_lake
 from tendril.log import LogUnavailable, SqliteLog, TopicPartition
 from tendril.records import Episode, Feedback, Ledger, Record, Trace, decode
 from tendril.settings import Settings, SignalsSettings
 from tests.builders import make_feedback, make_trace
-from tests.signals.streams import make_records, make_silence, open_joiner
+from tests.signals.streams import make_records, make_silence, open_joiner, step
 
 
 def _settings(tmp_path: Path) -> Settings:
@@ -60,10 +61,11 @@ def test_run_turns_feedback_into_an_episode_and_a_balanced_ledger(tmp_path: Path
 
 
 def test_a_state_ahead_of_the_log_is_refused_with_the_cure(tmp_path: Path):
-    joiner = open_joiner(tmp_path / process.STATE_FILE)
-    joiner.step(make_records([(1.0, make_trace())]), now=1.0, caught_up=True)
+    settings = _settings(tmp_path)
+    joiner = open_joiner(settings.path(settings.signals.folder / "0.db"))
+    step(joiner, make_records([(1.0, make_trace())]), now=1.0, caught_up=True)
     with pytest.raises(ValueError, match="remove the state file"):
-        run(_settings(tmp_path), threading.Event())
+        run(settings, threading.Event())
 
 
 class _LogWithOutage(SqliteLog):
@@ -80,12 +82,12 @@ class _LogWithOutage(SqliteLog):
 
 
 def test_an_outage_of_the_log_loses_nothing(tmp_path: Path):
-    log = _LogWithOutage(tmp_path / "log.db")
+    settings, log = _settings(tmp_path), _LogWithOutage(tmp_path / "log.db")
     log.append([("s1", make_silence())])
     stop = threading.Event()
-    joiner = open_joiner(tmp_path / "state.db")
     reader = log.reader(process.GROUP, (Trace.TOPIC, Feedback.TOPIC))
-    threading.Timer(0.4, stop.set).start()
-    join(log, reader, joiner, stop, batch_records=10, pause_s=0.1)
+    threading.Timer(2.0, stop.set).start()
+    join(log, reader, Workshop(settings, log, open_lake(settings)), stop, pause_s=0.1)
     assert log.refused
     assert isinstance(_wait_for(log, Episode), Episode)
+    assert open_lake(settings).read("episodes").num_rows == 1

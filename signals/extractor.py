@@ -1,0 +1,107 @@
+"""One partition's work: what was polled is joined, published, and written to the lake.
+
+The joiner's state says what has been read, the outbox what has to be sent. Episodes go to the log
+at once, to the lake with its next commit, and leave the outbox when both have them.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from signals.intake import Taken, take
+from signals.joiner import Joiner
+from signals.lake_writer import LakeWriter
+from signals.outbox import Outgoing
+from signals.state import State
+from tendril.log import EventLog, LogRecord, Offsets
+from tendril.records import Ledger, Record
+
+MAX_SENT = 500
+
+
+class Turn(NamedTuple):
+    """What one turn has done."""
+
+    more: bool
+    """More is due already."""
+    published: Sequence[Record]
+
+
+class Extractor:
+    """Owns one partition's state while the reader's group says that it is this process's."""
+
+    def __init__(
+        self, log: EventLog, state: State, joiner: Joiner, lake: LakeWriter | None
+    ) -> None:
+        self._log, self._state, self._joiner, self._lake = log, state, joiner, lake
+        self._last_sent = 0
+        self._send_leftovers()
+
+    def offsets(self) -> Offsets:
+        """From where on records are wanted; some of them may have been joined already."""
+        joined = self._joiner.offsets()
+        if self._lake is None:
+            return joined
+        stored = self._lake.offsets()
+        return {place: min(offset, stored[place]) for place, offset in joined.items()}
+
+    def turn(
+        self,
+        records: Sequence[LogRecord],
+        *,
+        now: float,
+        caught_up: bool,
+        consents: Sequence[LogRecord] = (),
+    ) -> Turn:
+        """Take `records` in; for the rest see `Joiner.step`."""
+        batch = take(records)
+        more = self._joiner.step(batch, now=now, caught_up=caught_up, consents=consents)
+        outgoing = self._joiner.take_outgoing()
+        self._publish(outgoing)
+        self._store(batch)
+        return Turn(more, [record for _, _, record in outgoing])
+
+    def ledger(self) -> Ledger:
+        """What was read since the state began, and what became of it."""
+        return self._joiner.ledger(time.time())
+
+    def flush(self) -> None:
+        """Write what has gathered for the lake."""
+        if self._lake is not None:
+            self._commit()
+
+    def close(self) -> None:
+        """Write what has gathered, and let go of the state."""
+        try:
+            if self._lake is not None:
+                self._commit()
+                self._lake.write_ledger(self.ledger())
+        finally:
+            self._state.close()
+
+    def _send_leftovers(self) -> None:
+        """What an earlier process decided and may not have sent."""
+        while outgoing := self._joiner.outbox(after=self._last_sent, limit=MAX_SENT):
+            self._publish(outgoing)
+        self.flush()
+
+    def _publish(self, outgoing: Sequence[Outgoing]) -> None:
+        for start in range(0, len(outgoing), MAX_SENT):
+            page = outgoing[start : start + MAX_SENT]
+            self._log.append([(key, record) for _, key, record in page])
+            self._last_sent = page[-1][0]
+        if self._lake is not None:
+            self._lake.add_episodes(outgoing)
+        elif outgoing:
+            self._joiner.sent(self._last_sent)
+
+    def _store(self, batch: Taken) -> None:
+        if self._lake is not None:
+            self._lake.add(batch)
+            if self._lake.is_due():
+                self._commit()
+
+    def _commit(self) -> None:
+        assert self._lake is not None
+        self._lake.commit()
+        self._joiner.sent(self._last_sent)

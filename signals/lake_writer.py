@@ -1,0 +1,107 @@
+"""One partition's rows on their way to the lake: gathered, committed together, each once.
+
+A commit carries how far it reaches, so what an earlier process has committed is left out. Nothing
+is kept here that the log (traces, feedback) or the outbox (episodes) would not give again.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from signals.intake import Taken
+from signals.outbox import Outgoing
+from tendril.lake.offsets import app_id
+from tendril.log import LogRecord, Offsets, TopicPartition
+from tendril.records import Episode, Feedback, Ledger, Trace
+
+if TYPE_CHECKING:  # Arrow and Delta take a second to import
+    import pyarrow as pa
+
+    from tendril.lake.lake import Lake
+
+MAX_ROWS = 50_000
+"""After which a commit does not wait for its time."""
+R = TypeVar("R")
+
+
+class LakeWriter:
+    """See the module. Every call may raise `LakeUnavailable` or `OffsetsMoved`: then start over."""
+
+    def __init__(self, lake: "Lake", partition: int, *, interval_s: float) -> None:
+        self._lake, self._partition, self._interval_s = lake, partition, interval_s
+        self._reached = {
+            topic: self._committed(topic) for topic in (Trace.TOPIC, Feedback.TOPIC, Episode.TOPIC)
+        }
+        self._traces: list[tuple[Trace, LogRecord]] = []
+        self._feedback: list[tuple[Feedback, LogRecord]] = []
+        self._episodes: list[Episode] = []
+        self._ahead: dict[str, int] = {}
+        self._committed_at = time.monotonic()
+
+    def offsets(self) -> Offsets:
+        """From where on the log's records are wanted."""
+        return {
+            TopicPartition(topic, self._partition): self._reached[topic]
+            for topic in (Trace.TOPIC, Feedback.TOPIC)
+        }
+
+    @property
+    def next_episode(self) -> int:
+        """Number of the first outgoing record that the lake has not seen."""
+        return self._reached[Episode.TOPIC]
+
+    def add(self, batch: Taken) -> None:
+        """Traces and feedback as they came from the log."""
+        fresh = batch.after(self.offsets())
+        self._traces += fresh.traces
+        self._feedback += fresh.feedback
+        for place, next_offset, _ in fresh.progress():
+            self._ahead[place.topic] = next_offset
+
+    def add_episodes(self, outgoing: Iterable[Outgoing]) -> None:
+        """Episodes among what was decided, in order."""
+        for seq, _, record in outgoing:
+            if seq >= self.next_episode:
+                self._ahead[Episode.TOPIC] = seq + 1
+                if isinstance(record, Episode):
+                    self._episodes.append(record)
+
+    def is_due(self) -> bool:
+        num_rows = len(self._traces) + len(self._feedback) + len(self._episodes)
+        is_time = time.monotonic() - self._committed_at >= self._interval_s
+        return num_rows >= MAX_ROWS or (num_rows > 0 and is_time)
+
+    def commit(self) -> None:
+        """Write what has gathered."""
+        from tendril.lake.rows import episodes_to_arrow, feedback_to_arrow, traces_to_arrow
+
+        self._append(Trace.TOPIC, self._traces, lambda pairs: traces_to_arrow(*unzipped(pairs)))
+        self._append(
+            Feedback.TOPIC, self._feedback, lambda pairs: feedback_to_arrow(*unzipped(pairs))
+        )
+        self._append(Episode.TOPIC, self._episodes, episodes_to_arrow)
+        self._committed_at = time.monotonic()
+
+    def write_ledger(self, ledger: Ledger) -> None:
+        from tendril.lake.rows import ledgers_to_arrow
+
+        self._lake.append("ledger", ledgers_to_arrow([ledger]), {})
+
+    def _append(self, topic: str, rows: list[R], to_arrow: "Callable[[list[R]], pa.Table]") -> None:
+        if not rows:
+            return
+        name, reached = app_id(topic, self._partition), self._ahead[topic]
+        before = self._reached[topic]
+        after: Mapping[str, int] = {name: before} if before else {}
+        self._lake.append(topic, to_arrow(rows), {name: reached}, after)
+        self._reached[topic] = reached
+        rows.clear()
+
+    def _committed(self, topic: str) -> int:
+        name = app_id(topic, self._partition)
+        return self._lake.committed(topic, [name]).get(name, 0)
+
+
+def unzipped(pairs: Sequence[tuple[R, LogRecord]]) -> tuple[list[R], list[LogRecord]]:
+    """Records, and where on the log they lay."""
+    return [record for record, _ in pairs], [place for _, place in pairs]

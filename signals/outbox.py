@@ -1,0 +1,52 @@
+"""What a partition has decided and not yet sent, in its state file, numbered from 1."""
+
+import sqlite3
+from collections.abc import Iterable
+
+from tendril.records import TYPE_BY_TOPIC, Record, decode, encode
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS outbox (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, key TEXT NOT NULL,
+    value BLOB NOT NULL);
+"""
+
+Outgoing = tuple[int, str, Record]
+"""Number, key and record of what is to be appended to the log."""
+
+
+class Outbox:
+    """The table `outbox`. The caller's transaction holds what changes."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def start(self, first: int) -> None:
+        """Number what comes from `first` on: a new file goes on where a lost one has ended."""
+        [(last,)] = self._db.execute(
+            "SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0)"
+        )
+        if last < first - 1:
+            self._db.execute("DELETE FROM sqlite_sequence WHERE name = 'outbox'")
+            self._db.execute("INSERT INTO sqlite_sequence VALUES ('outbox', ?)", (first - 1,))
+
+    def put(self, records: Iterable[tuple[str, Record]]) -> list[Outgoing]:
+        """Keep records for the log, each with its key."""
+        outgoing = []
+        for key, record in records:
+            row = (record.TOPIC, key, encode(record))
+            put = self._db.execute("INSERT INTO outbox (topic, key, value) VALUES (?,?,?)", row)
+            outgoing.append((put.lastrowid or 0, key, record))
+        return outgoing
+
+    def waiting(self, *, after: int, limit: int) -> list[Outgoing]:
+        """The oldest from behind number `after` on."""
+        rows = self._db.execute(
+            "SELECT seq, topic, key, value FROM outbox WHERE seq > ? ORDER BY seq LIMIT ?",
+            (after, limit),
+        ).fetchall()
+        return [(seq, key, decode(TYPE_BY_TOPIC[topic], value)) for seq, topic, key, value in rows]
+
+    def sent(self, up_to: int) -> None:
+        """All up to that number is where it belongs."""
+        self._db.execute("DELETE FROM outbox WHERE seq <= ?", (up_to,))
