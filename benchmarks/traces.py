@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
 from benchmarks.services import Deployment
-from tendril.log import SqliteLog
+from tendril.log import open_log
 from tendril.records import Record, Trace, decode
 
 R = TypeVar("R", bound=Record)
@@ -14,7 +14,7 @@ BATCH_RECORDS = 5_000
 
 def records(deployment: Deployment, record_type: type[R]) -> list[R]:
     """All of one kind on the log, repeats included."""
-    log = SqliteLog(deployment.settings.path(deployment.settings.log.path))
+    log = open_log(deployment.settings)
     reader = log.reader("benchmark", [record_type.TOPIC])
     found: list[R] = []
     while batch := reader.poll(BATCH_RECORDS, 0):

@@ -49,6 +49,17 @@ def sole_user(folder: Path, setting: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def sole_holder(lock: Path) -> Iterator[None]:
+    """Hold the lock file of a process that is not running. Raises `FolderInUse` where it is."""
+    with lock.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderInUse(f"{lock}: its process is running") from None
+        yield
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Put `data` at `path`, durably and all at once; readers see the old file or the new one.
 

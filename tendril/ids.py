@@ -20,6 +20,11 @@ def user_key(user: str, secret: bytes) -> str:
     return hashlib.blake2b(user.encode(), key=secret[:64], digest_size=16).hexdigest()
 
 
+def tenant_user_key(tenant: str, user: str | None, secret: bytes) -> str:
+    """The hash under which a tenant's user is known; those without a name are one in each."""
+    return user_key(f"{tenant}/{user or 'anonymous'}", secret)
+
+
 def digest_of(*parts: str) -> str:
     """128-bit hex digest of `parts`, each delimited: names derived from content are stable."""
     hasher = hashlib.blake2b(digest_size=16)

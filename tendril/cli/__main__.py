@@ -180,6 +180,39 @@ def history(as_json: JsonFlag = False) -> None:
 
 
 @app.command()
+def query(
+    sql: Annotated[str, typer.Argument(help="One SELECT, as 'select count(*) from episodes'.")],
+    as_json: JsonFlag = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")] = False,
+) -> None:
+    """Ask the lake in SQL: traces, feedback, episodes, episodes_latest, quarantine, ledger."""
+    if as_json and as_csv:
+        raise typer.BadParameter("expected --json or --csv, got both")
+    from tendril.cli.query import print_query
+
+    print_query(State.config, sql, form="json" if as_json else "csv" if as_csv else "table")
+
+
+@app.command()
+def forget(
+    user: Annotated[
+        str | None, typer.Argument(help="Id of the user, as the application sends it.")
+    ] = None,
+    tenant: Annotated[str, typer.Option(help="Whose user, as `tendril keys list` says.")] = ...,  # type: ignore[assignment]
+    user_key: Annotated[
+        str | None, typer.Option(help="The hashed id, instead of the id itself.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Delete what is known of a user: log, lake, spools, state, caches; name what was trained."""
+    if (user is None) == (user_key is None):
+        raise typer.BadParameter("expected either a USER or --user-key")
+    from tendril.cli.forget import run_forget
+
+    sys.exit(run_forget(State.config, tenant, user, user_key, as_json=as_json))
+
+
+@app.command()
 def config(as_json: JsonFlag = False) -> None:
     """Print every setting, its value and where that comes from."""
     from tendril.cli.config import print_config

@@ -41,14 +41,19 @@ def resolved(settings: Settings, file: Path | None) -> list[Row]:
             origin = f"environment {max(found)}"
         else:
             origin = str(file) if key in written else "default"
-        rows.append((key, "(hidden)" if key.endswith("api_keys") and value else value, origin))
+        rows.append((key, "(hidden)" if is_secret(key) and value else value, origin))
     return rows
+
+
+def is_secret(key: str) -> bool:
+    """Whether a setting's value is shown to nobody: keys, and all that opens an object store."""
+    return key.endswith("api_keys") or ".storage_options" in key
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             flat |= _flat(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value

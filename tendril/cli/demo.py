@@ -19,7 +19,7 @@ from tendril.cli.live_view import render
 from tendril.cli.processes import arguments_for
 from tendril.cli.supervisor import Supervisor, WorkspaceLock
 from tendril.files import write_whole
-from tendril.log import SqliteLog
+from tendril.log import open_log
 from tendril.process import end_on_signals, stop_on_signals
 from tendril.settings import EngineName, Settings, load_settings
 
@@ -111,7 +111,7 @@ class Watch:
     ) -> None:
         self._settings, self._headless = settings, headless
         self._started_at, self._ends_at = started_at, ends_at
-        self._log = SqliteLog(settings.path(settings.log.path))
+        self._log = open_log(settings)
         self._follower = LoopFollower(self._log, LoopView(limits_of(settings)))
         self._live = Live(console=Console(), auto_refresh=False, screen=False)
         self._next_draw = 0.0

@@ -26,7 +26,7 @@ from serving.torch_engine.engine import TorchEngine
 from shipper.staging import from_snapshot
 from shipper.store import WeightStore
 from tendril.cli.feedback_delay import feedback_to_served
-from tendril.log import SqliteLog
+from tendril.log import open_log
 from tendril.model_folder import FIRST_VERSION
 from tendril.settings import Settings
 
@@ -42,7 +42,7 @@ def build_report(
     settings: Settings, snapshot: LoopSnapshot, started_at: float, seed: int
 ) -> dict[str, Any]:
     """Evaluate both policies and gather what the log, the nodes and the users say."""
-    log = SqliteLog(settings.path(settings.log.path))
+    log = open_log(settings)
     folder = _shipped_folder(settings, snapshot.live_version or FIRST_VERSION)
     users = json.loads((settings.workspace / "users.json").read_text())
     return {

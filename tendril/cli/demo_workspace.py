@@ -86,6 +86,8 @@ def demo_settings(
         "signals": {
             "recipe": str(RECIPE),
             "feedback_window_s": FEEDBACK_WINDOW_S,
+            "revise_after_s": [],
+            "lateness_s": 0.0,
             "held_out_share": 0.12,
         },
         "learner": {"learning_rate": 3e-4, "publish_every_s": 45.0},

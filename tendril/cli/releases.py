@@ -12,7 +12,7 @@ from rich.table import Table
 from shipper.releases import read_history
 from shipper.shipping import Shipper
 from shipper.store import WeightStore
-from tendril.log import SqliteLog
+from tendril.log import open_log
 from tendril.records import Release
 from tendril.settings import load_settings
 
@@ -32,7 +32,7 @@ def rollback(config: Path | None, version: int | None, *, reason: str) -> None:
 def print_history(config: Path | None, *, as_json: bool) -> None:
     """All release events, oldest first."""
     settings = load_settings(config)
-    events = read_history(SqliteLog(settings.path(settings.log.path))).events
+    events = read_history(open_log(settings)).events
     if as_json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(events)) + b"\n")
         return
@@ -51,7 +51,7 @@ def _subject(release: Release) -> str:
 
 def _shipper(config: Path | None) -> Shipper:
     settings = load_settings(config)
-    log = SqliteLog(settings.path(settings.log.path))
+    log = open_log(settings)
     return Shipper(WeightStore(settings.path(settings.shipping.store)), log)
 
 

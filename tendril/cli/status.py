@@ -16,7 +16,7 @@ from dashboards.health import limits_of
 from dashboards.loop_view import LoopView
 from dashboards.snapshot import LoopSnapshot
 from tendril.cli.supervisor import WorkspaceLock
-from tendril.log import SqliteLog
+from tendril.log import open_log
 from tendril.settings import Settings, load_settings
 
 VERSIONS_SHOWN = 8
@@ -44,7 +44,7 @@ def print_status(config: Path | None, *, as_json: bool) -> None:
 
 def fold(settings: Settings) -> LoopSnapshot:
     """The loop as the log tells it, up to now."""
-    log = SqliteLog(settings.path(settings.log.path))
+    log = open_log(settings)
     follower = LoopFollower(log, LoopView(limits_of(settings)))
     try:
         while follower.poll(timeout_s=0.05):

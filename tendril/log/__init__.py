@@ -9,8 +9,10 @@ from tendril.log.protocol import (
     LogUnavailable,
     Offsets,
     TopicPartition,
+    lag,
 )
 from tendril.log.sqlite import SqliteLog
+from tendril.settings import InvalidSettings, Settings
 
 __all__ = [
     "EventLog",
@@ -22,4 +24,26 @@ __all__ = [
     "Offsets",
     "SqliteLog",
     "TopicPartition",
+    "lag",
+    "open_log",
 ]
+
+
+def open_log(settings: Settings) -> EventLog:
+    """The log that the settings name.
+
+    Raises `LogUnavailable` where SQLite's file cannot be used, and `InvalidSettings` where
+    kafka-python is missing. Kafka is connected to with the first call.
+    """
+    if settings.log.kind == "sqlite":
+        return SqliteLog(settings.path(settings.log.path))
+    try:
+        from tendril.log.kafka import KafkaLog
+    except ModuleNotFoundError as error:
+        raise InvalidSettings(
+            f"log.kind is kafka, but {error.name} is not installed: pip install 'tendril-rl[kafka]'"
+        ) from error
+    from tendril.log.references import References
+
+    kafka = settings.log.kafka
+    return KafkaLog(kafka, References(settings.path(kafka.references)))

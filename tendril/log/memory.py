@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from tendril.ids import new_id
 from tendril.log.protocol import LeaseLost, LogRecord, Offsets, TopicPartition
 from tendril.records import Record, encode
 
@@ -26,7 +27,7 @@ class MemoryLog:
                 rows.append(LogRecord(topic, 0, len(rows), key, value, time.time()))
             self._changed.notify_all()
 
-    def reader(self, group: str, topics: Sequence[str]) -> "MemoryReader":
+    def reader(self, group: str | None, topics: Sequence[str]) -> "MemoryReader":
         return MemoryReader(self, group, topics)
 
     def end_offsets(self, topics: Sequence[str]) -> Offsets:
@@ -40,8 +41,10 @@ class MemoryLog:
 class MemoryReader:
     """See `LogReader`."""
 
-    def __init__(self, log: MemoryLog, group: str, topics: Sequence[str]) -> None:
-        self._log, self._group, self._topics = log, group, tuple(topics)
+    def __init__(self, log: MemoryLog, group: str | None, topics: Sequence[str]) -> None:
+        self._log, self._topics = log, tuple(topics)
+        self._in_group = group is not None
+        self._group = group or new_id()
         self._next: dict[TopicPartition, int] = {}
         self._sought: dict[TopicPartition, int] = {}  # where to start a topic not yet owned
 
@@ -75,7 +78,18 @@ class MemoryReader:
             self._next[place] = self._sought.pop(place, committed)
         return owner is self
 
+    def assignment(self) -> frozenset[TopicPartition]:
+        with self._log._changed:
+            return frozenset(TopicPartition(t, 0) for t in self._topics if self._owns(t))
+
+    def positions(self) -> Offsets:
+        with self._log._changed:
+            return {TopicPartition(t, 0): self._next[TopicPartition(t, 0)]
+                    for t in self._topics if self._owns(t)}  # fmt: skip
+
     def commit(self, offsets: Offsets) -> None:
+        if not self._in_group:
+            raise ValueError("expected a reader with a group, got one without: it cannot commit")
         with self._log._changed:
             for place in offsets:
                 if self._log._owners.get((self._group, place.topic)) is not self:

@@ -2,8 +2,10 @@
 
 Records of one key keep their order. Delivery is at least once: a reader that stops before it
 commits sees the same records again, so readers make repeats harmless by the ids inside records.
-Of several readers in one group, each partition is read by one at a time; the embedded logs have
-one partition, so a second reader of a group stands by until the first stops or dies.
+Of several readers in one group, each partition is read by one at a time. Partitions of one number
+go together: who reads `traces` 3 also reads `feedback` 3, where one session's records lie. The
+embedded logs have one partition a topic, so a second reader of a group stands by until the first
+stops or dies; on Kafka the partitions of a group are shared out again when a reader comes or goes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,14 +49,36 @@ class LeaseLost(RuntimeError):
 
 
 class LogReader(Protocol):
-    """A member of a consumer group."""
+    """A member of a consumer group, or a reader beside all groups. One thread at a time.
+
+    Every call may raise `LogUnavailable`; nothing is passed over by it.
+    """
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
-        """The next records in offset order per partition; empty after `timeout_s` without any."""
+        """The next records in offset order per partition, all of them of `assignment()`.
+
+        Empty after `timeout_s` when nothing was left to read in any partition of `assignment()`;
+        while there is something, and to become a member, it waits for longer.
+        """
+        ...
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that this member reads now, as of its last call; empty: it stands by."""
+        ...
+
+    def positions(self) -> Offsets:
+        """For each partition of `assignment()` the offset of the next record `poll` will give.
+
+        Equal to the log's `end_offsets` where the reader is caught up.
+        """
         ...
 
     def commit(self, offsets: Offsets) -> None:
-        """Remember for the group what to read next. Raises `LeaseLost`."""
+        """Remember for the group what to read next, all or none of it.
+
+        Raises `LeaseLost` unless each partition is this member's and was all the while, and
+        `ValueError` for a reader without a group.
+        """
         ...
 
     def committed(self) -> Offsets:
@@ -64,31 +88,45 @@ class LogReader(Protocol):
     def seek(self, offsets: Offsets) -> None:
         """Read on from `offsets`, whatever the group committed.
 
-        A stand-by reads from there when it takes over.
+        For a partition that is not this member's yet, as soon as it is.
         """
         ...
 
     def close(self) -> None:
-        """Leave the group, so that a stand-by takes over at once."""
+        """Leave the group, so that others take over at once; at most a few seconds."""
         ...
 
 
 class EventLog(Protocol):
-    """Append and read records by topic."""
+    """Append and read records by topic. Thread-safe."""
 
     def append(self, records: Iterable[tuple[str, Record]]) -> None:
-        """Append (key, record) pairs; durable on return, all or none per call.
+        """Append (key, record) pairs; durable on return.
 
-        Raises `LogUnavailable`.
+        Raises `LogUnavailable`: then a part may be on the log, and the same call again is right, as
+        readers drop repeats by id. A record that cannot be encoded leaves nothing; the embedded
+        logs append all or none whatever happens.
         """
         ...
 
-    def reader(self, group: str, topics: Sequence[str]) -> LogReader:
-        """Join `group`; reading starts at its committed offsets, else at the beginning."""
+    def reader(self, group: str | None, topics: Sequence[str]) -> LogReader:
+        """Join `group`; reading starts at its committed offsets, else at the beginning.
+
+        None: every partition from the beginning, beside all groups and without commits.
+        """
         ...
 
     def end_offsets(self, topics: Sequence[str]) -> Offsets:
         """The offset that the next record of each partition will get."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Readers of a closed log go on."""
+        ...
+
+
+def lag(reader: LogReader, log: EventLog) -> Offsets:
+    """Records that wait for `reader`, for each partition that it reads now."""
+    positions = reader.positions()
+    ends = log.end_offsets(sorted({place.topic for place in positions}))
+    return {place: max(0, ends[place] - offset) for place, offset in positions.items()}

@@ -122,7 +122,7 @@ class SqliteLog:
             )
             db.execute("INSERT OR REPLACE INTO topics VALUES (?,?)", (topic, start + len(new)))
 
-    def reader(self, group: str, topics: Sequence[str]) -> "SqliteReader":
+    def reader(self, group: str | None, topics: Sequence[str]) -> "SqliteReader":
         return SqliteReader(self._path, group, topics)
 
     def end_offsets(self, topics: Sequence[str]) -> Offsets:
@@ -137,9 +137,11 @@ class SqliteLog:
 class SqliteReader:
     """See `LogReader`. Holds a lease a topic, renewed by polling; one thread at a time."""
 
-    def __init__(self, path: Path, group: str, topics: Sequence[str]) -> None:
-        self._path, self._group, self._topics = path, group, tuple(topics)
+    def __init__(self, path: Path, group: str | None, topics: Sequence[str]) -> None:
+        self._path, self._topics = path, tuple(topics)
         self._owner = f"{os.getpid()}-{uuid.uuid4().hex}"
+        self._in_group = group is not None
+        self._group = group or f"alone-{self._owner}"
         self._connection = connect(path)
         self._next: dict[str, int] = {}
         self._sought: dict[str, int] = {}  # where to start a topic whose lease is not ours yet
@@ -204,7 +206,19 @@ class SqliteReader:
         ).fetchone()
         return row[0] if row else 0
 
+    def assignment(self) -> frozenset[TopicPartition]:
+        with explained(self._path):
+            self._renew_leases()
+        return frozenset(TopicPartition(topic, 0) for topic in self._next)
+
+    def positions(self) -> Offsets:
+        with explained(self._path):
+            self._renew_leases()
+        return {TopicPartition(topic, 0): offset for topic, offset in self._next.items()}
+
     def commit(self, offsets: Offsets) -> None:
+        if not self._in_group:
+            raise ValueError("expected a reader with a group, got one without: it cannot commit")
         with explained(self._path), transaction(self._connection) as db:
             for place, offset in offsets.items():
                 if not self._holds(db, place.topic):

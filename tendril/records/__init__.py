@@ -10,8 +10,11 @@ from tendril.records.base import (
     Record,
 )
 from tendril.records.codec import RECORD_TYPES, TYPE_BY_TOPIC, decode, encode
+from tendril.records.consent import Consent
 from tendril.records.episode import (
+    MATURITIES,
     Episode,
+    Maturity,
     Segment,
 )
 from tendril.records.feedback import (
@@ -26,6 +29,10 @@ from tendril.records.operations import (
 from tendril.records.policy import (
     PolicyManifest,
     StoredFile,
+)
+from tendril.records.quarantine import (
+    Quarantine,
+    QuarantineScope,
 )
 from tendril.records.release import (
     Check,
@@ -47,9 +54,11 @@ from tendril.records.trace import (
 )
 
 __all__ = [
+    "MATURITIES",
     "RECORD_TYPES",
     "TYPE_BY_TOPIC",
     "Check",
+    "Consent",
     "DeadLetter",
     "Episode",
     "EvalReport",
@@ -61,9 +70,12 @@ __all__ = [
     "Lane",
     "Latency",
     "Ledger",
+    "Maturity",
     "NodeStatus",
     "PolicyManifest",
     "PolicySpan",
+    "Quarantine",
+    "QuarantineScope",
     "Record",
     "Release",
     "ReleaseState",

@@ -6,15 +6,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from tendril.records.base import InvalidRecord, Record
+from tendril.records.consent import Consent
 from tendril.records.episode import Episode
 from tendril.records.feedback import Feedback
 from tendril.records.operations import DeadLetter, Ledger, NodeStatus
 from tendril.records.policy import PolicyManifest
+from tendril.records.quarantine import Quarantine
 from tendril.records.release import Release
 from tendril.records.trace import Trace
 
 RECORD_TYPES: tuple[type[Record], ...] = (
-    Trace, Feedback, Episode, PolicyManifest, Release, NodeStatus, Ledger, DeadLetter,
+    Trace, Feedback, Episode, PolicyManifest, Release, NodeStatus, Ledger, DeadLetter, Quarantine,
+    Consent,
 )  # fmt: skip
 TYPE_BY_TOPIC: Mapping[str, type[Record]] = {record.TOPIC: record for record in RECORD_TYPES}
 R = TypeVar("R", bound=Record)

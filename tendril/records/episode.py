@@ -1,13 +1,16 @@
 """Episode: the traces of one piece of work, closed, with reward."""
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from tendril.records.base import Record
 from tendril.records.trace import Exploration, Lane, PolicySpan, Route
 
+Maturity = Literal["provisional", "revised", "final"]
+"""How much of a trace's window had passed, from little to all."""
+MATURITIES: tuple[Maturity, ...] = get_args(Maturity)
 MAX_LOGPROB = 1e-3
 """A log-probability is at most 0; rounding may leave it a little above."""
 
@@ -63,10 +66,22 @@ class Episode(Record, frozen=True, kw_only=True):
     segments: tuple[Segment, ...]
     reward: float | None
     """None means unknown (no component observed), 0.0 means neutral."""
+    raw_reward: float | None = None
+    """The reward before it was cut to [-1, 1]."""
+    centred_reward: float | None = None
+    """The reward less the mean of its bucket; None where no means were fitted."""
+    bucket: str = ""
+    """Surface and language, as in `editor/python`."""
     weight: float = 1.0
     """How much of an observation this is (an ignored suggestion counts half)."""
     components: dict[str, float]
     """Reward parts by name; what was not observed is absent."""
+    pending: tuple[str, ...] = ()
+    """What the reward leaves out because it is not due yet."""
+    censored: tuple[str, ...] = ()
+    """What it leaves out because it cannot be observed any more (file deleted, branch switched)."""
+    missing: tuple[str, ...] = ()
+    """What it leaves out although it was due."""
     outcome: str
     """How it ended: accepted, accepted_partially, undone, rejected, ignored, suppressed, ..."""
     accepted_bytes: int = 0
@@ -77,10 +92,18 @@ class Episode(Record, frozen=True, kw_only=True):
     recipe_digest: str
     revision: int = 0
     supersedes: str | None = None
-    maturity: Literal["provisional", "revised", "final"] = "final"
+    maturity: Maturity = "final"
+    previous_maturity: Maturity | None = None
+    """Of the revision that this one supersedes."""
     group_id: str | None = None
     train_consent: bool = True
     untrainable: str | None = None
+
+    def is_first(self, ripe: Maturity) -> bool:
+        """Whether it is the first revision of its trace that is at least as mature as `ripe`."""
+        least, before = MATURITIES.index(ripe), self.previous_maturity
+        is_new = before is None or MATURITIES.index(before) < least
+        return is_new and MATURITIES.index(self.maturity) >= least
 
     def __post_init__(self) -> None:
         for segment in self.segments:

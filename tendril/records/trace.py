@@ -68,6 +68,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """None where it could not be read; what was written was then shown as content."""
     valid: bool
     """Well formed, of a tool that was offered."""
+    tokens: tuple[int, int] | None = None
+    """[start, end) places of the completion tokens that wrote it; None: not known."""
 
 
 class Trace(Record, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from dashboards.health import STAGE_NAMES
 from dashboards.loop_view import LoopView
 from dashboards.process import listen, report, run
 from tendril import telemetry
-from tendril.log import SqliteLog
+from tendril.log import open_log
 from tendril.settings import ConsoleSettings, Settings, TelemetrySettings
 from tests.dashboards.run_log import START, make_ledger, small_run
 
@@ -104,7 +104,7 @@ def test_what_only_the_console_sees_is_reported_as_metrics() -> None:
 
 def test_the_process_serves_the_log_and_takes_its_address_away_again(tmp_path: Path) -> None:
     settings = Settings(workspace=tmp_path, console=ConsoleSettings(port=0))
-    log = SqliteLog(settings.path(settings.log.path))
+    log = open_log(settings)
     log.append([("k", record) for record in small_run()])
     stop = threading.Event()
     process = threading.Thread(target=run, args=(settings, stop))

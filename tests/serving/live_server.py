@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import httpx
 
 from serving.process import run
-from tendril.log import SqliteLog
+from tendril.log import open_log
 from tendril.records import Feedback, Ledger, Record, Trace, decode
 from tendril.settings import ServingSettings, Settings
 
@@ -65,7 +65,7 @@ class LiveServer:
 
     def records(self, record_type: type[R]) -> list[R]:
         """All of one kind that reached the log."""
-        log = SqliteLog(self.settings.path(self.settings.log.path))
+        log = open_log(self.settings)
         reader = log.reader(f"test-{time.monotonic_ns()}", [record_type.TOPIC])
         found = [decode(record_type, record.value) for record in reader.poll(100_000, 0)]
         reader.close()

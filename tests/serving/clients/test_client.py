@@ -116,7 +116,7 @@ def test_a_feedback_url_is_relative_to_the_servers_root(base_url, feedback_url, 
 
 
 def test_a_serving_process_takes_every_event(server: LiveServer):
-    with Tendril(f"{server.url}/v1", KEY, user="ada") as tendril:
+    with Tendril(f"{server.url}/v1", KEY, user="new-here") as tendril:
         reply = tendril.openai.completions.create(model="tendril", prompt="def a", max_tokens=8)
         suggestion = tendril.suggestion(reply)
         suggestion.shown(visible_ms=800)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.feedback.body import event_of
-from signals.outcome import CHAT_PLACES, fold
+from signals.edit import CHAT_PLACES
+from signals.outcome import fold
 from tendril.records import Feedback
 from tendril_client import Event, IllegalLifecycle, Outbox, Suggestion, byte_span, measure_retention
 from tendril_client.suggestion import Clock

@@ -1,0 +1,111 @@
+"""`quarantine list`, `place`, `release`: the operator's hand on what may train."""
+
+import contextlib
+import getpass
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from signals.trust.quarantine import Quarantines, by_hand, released
+from tendril.log import EventLog, open_log
+from tendril.records import InvalidRecord, Quarantine, QuarantineScope, decode
+from tendril.settings import load_settings
+
+GROUP = "quarantine-reader"
+BATCH_RECORDS = 1_000
+POLL_TIMEOUT_S = 1.0
+SHOWN_ID_CHARS = 10
+
+
+class QuarantineRefused(ValueError):
+    """What was asked for names no one quarantine, or no scope."""
+
+
+def print_quarantines(config: Path | None, *, every: bool, as_json: bool) -> None:
+    """The open ones, or all with their last word, oldest first."""
+    known = read_quarantines(_log(config))
+    records = known.all() if every else known.open()
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(records)) + b"\n")
+        return
+    table = Table("id", "state", "scope", "of", "from", "to", "detector", "by", "why", box=None)
+    for record in records:
+        table.add_row(
+            record.quarantine_id[:SHOWN_ID_CHARS], record.state, record.scope, record.scope_id,
+            _when(record.since), _when(record.until), record.detector, record.actor, record.reason,
+        )  # fmt: skip
+    Console(markup=False, emoji=False).print(table)  # a reason is anybody's text
+
+
+def place(
+    config: Path | None, scope: str, name: str, *, reason: str, since: float, until: float | None
+) -> None:
+    """Place one by hand. Raises `QuarantineRefused` for a scope that does not exist."""
+    scopes: dict[str, QuarantineScope] = {known: known for known in get_args(QuarantineScope)}
+    if scope not in scopes:
+        raise QuarantineRefused(f"scope: expected one of {', '.join(scopes)}, got {scope}")
+    if until is not None and until <= since:
+        raise QuarantineRefused(f"until: expected a time after {since}, got {until}")
+    record = by_hand(
+        scopes[scope], name, since=since, until=until, reason=reason, actor=_actor(),
+        at=time.time(),
+    )  # fmt: skip
+    append(_log(config), record)
+    print(f"{record.quarantine_id[:SHOWN_ID_CHARS]}: {scope} {name} is out of training")
+
+
+def release(config: Path | None, name: str, *, reason: str) -> None:
+    """Release the open one whose id starts with `name`."""
+    log = _log(config)
+    found = [q for q in read_quarantines(log).open() if q.quarantine_id.startswith(name)]
+    if len(found) != 1:
+        raise QuarantineRefused(
+            f"quarantine {name}: expected one open quarantine, got {len(found)} "
+            "(tendril quarantine list)"
+        )
+    append(log, released(found[0], reason=reason, actor=_actor(), at=time.time()))
+    print(f"{found[0].quarantine_id[:SHOWN_ID_CHARS]}: released")
+
+
+def append(log: EventLog, record: Quarantine) -> None:
+    """One key for all: they are few, and their order is what counts."""
+    log.append([(Quarantine.TOPIC, record)])
+
+
+def read_quarantines(log: EventLog) -> Quarantines:
+    """Folds the whole topic; what is unreadable is somebody's dead letter, not a quarantine."""
+    known = Quarantines()
+    ends = log.end_offsets([Quarantine.TOPIC])
+    reader = log.reader(f"{GROUP}-{getpass.getuser()}-{time.time_ns()}", [Quarantine.TOPIC])
+    try:
+        left = {place for place, end in ends.items() if end > 0}
+        while left:
+            for record in reader.poll(BATCH_RECORDS, POLL_TIMEOUT_S):
+                with contextlib.suppress(InvalidRecord):
+                    known.take(decode(Quarantine, record.value))
+                left -= {p for p in left if p.partition == record.partition
+                         and record.offset + 1 >= ends[p]}  # fmt: skip
+    finally:
+        reader.close()
+    return known
+
+
+def _log(config: Path | None) -> EventLog:
+    settings = load_settings(config)
+    return open_log(settings)
+
+
+def _when(at: float | None) -> str:
+    if at is None:
+        return "open"
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M") if 0 < at < 1e11 else "always"
+
+
+def _actor() -> str:
+    return f"operator {getpass.getuser()}"
