@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ class Progress(NamedTuple):
     newest_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Taken:
     """A batch of one partition number, each topic in the order of its log."""
 
@@ -25,11 +26,20 @@ class Taken:
     feedback: Sequence[tuple[Feedback, LogRecord]]
     invalid: Sequence[tuple[LogRecord, InvalidRecord]]
 
+    @cached_property
+    def _starts(self) -> dict[TopicPartition, int]:
+        starts: dict[TopicPartition, int] = {}
+        for record in self.records():
+            place = TopicPartition(record.topic, record.partition)
+            starts[place] = min(record.offset, starts.get(place, record.offset))
+        return starts
+
     def records(self) -> Iterator[LogRecord]:
         yield from (record for _, record in self.traces)
         yield from (record for _, record in self.feedback)
         yield from (record for record, _ in self.invalid)
 
+    @cached_property
     def progress(self) -> list[Progress]:
         """By topic."""
         reached: dict[TopicPartition, tuple[int, float]] = {}
@@ -41,6 +51,8 @@ class Taken:
 
     def after(self, offsets: Mapping[TopicPartition, int]) -> "Taken":
         """Without what lies before `offsets`."""
+        if all(self._starts.get(place, start) >= start for place, start in offsets.items()):
+            return self
 
         def is_new(record: LogRecord) -> bool:
             return record.offset >= offsets.get(TopicPartition(record.topic, record.partition), 0)

@@ -65,7 +65,7 @@ class Joiner:
         with self._state.change():
             self._take_consents(consents)
             fresh = batch.after(self._state.offsets())
-            for place, next_offset, newest_at in fresh.progress():
+            for place, next_offset, newest_at in fresh.progress:
                 self._state.advance(place, next_offset, newest_at)
             letters = self._take_invalid(fresh)
             self._take_traces(fresh.traces)

@@ -55,7 +55,7 @@ class LakeWriter:
         fresh = batch.after(self.offsets())
         self._traces += fresh.traces
         self._feedback += fresh.feedback
-        for place, next_offset, _ in fresh.progress():
+        for place, next_offset, _ in fresh.progress:
             self._ahead[place.topic] = next_offset
 
     def add_episodes(self, outgoing: Iterable[Outgoing]) -> None:

@@ -29,6 +29,7 @@ class Looks:
     ) -> None:
         self._state, self._reviewer, self._schedule = state, reviewer, reviewer.schedule
         self._may_train, self._memory_s = may_train, memory_s
+        self._has_heartbeats = False
 
     def take_due(self, clock: float) -> tuple[bool, list[Keyed]]:
         """Looks due by `clock`; whether more are due, and the episodes made, each with its key."""
@@ -39,6 +40,7 @@ class Looks:
             return False, []
         is_full = len(due) == MAX_DUE
         horizon = due[-1][:2] if is_full else (clock, LAST_ID)
+        self._has_heartbeats = self._state.has_heartbeats()
         stored = self._state.events_of([trace_id for _, trace_id, _ in due])
         waiting: dict[str, OpenTrace] = {}
         closed: list[Tombstone] = []
@@ -91,7 +93,7 @@ class Looks:
     def _skews_s(
         self, trace: Trace, opened: OpenTrace, events: Sequence[StoredEvent]
     ) -> Sequence[float]:
-        if not events:
+        if not events or not self._has_heartbeats:
             return ()
         owner = owner_of(trace.session_id, trace.user_key)
         return self._state.heartbeat_skews_s(owner, before=opened.due_at)

@@ -1,7 +1,7 @@
 """What a partition has decided and not yet sent, in its state file, numbered from 1."""
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from tendril.records import TYPE_BY_TOPIC, Record, decode, encode
 
@@ -23,21 +23,30 @@ class Outbox:
 
     def start(self, first: int) -> None:
         """Number what comes from `first` on: a new file goes on where a lost one has ended."""
-        [(last,)] = self._db.execute(
-            "SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0)"
-        )
-        if last < first - 1:
+        if self._last() < first - 1:
             self._db.execute("DELETE FROM sqlite_sequence WHERE name = 'outbox'")
             self._db.execute("INSERT INTO sqlite_sequence VALUES ('outbox', ?)", (first - 1,))
 
-    def put(self, records: Iterable[tuple[str, Record]]) -> list[Outgoing]:
+    def put(self, records: Sequence[tuple[str, Record]]) -> list[Outgoing]:
         """Keep records for the log, each with its key."""
-        outgoing = []
-        for key, record in records:
-            row = (record.TOPIC, key, encode(record))
-            put = self._db.execute("INSERT INTO outbox (topic, key, value) VALUES (?,?,?)", row)
-            outgoing.append((put.lastrowid or 0, key, record))
-        return outgoing
+        if not records:
+            return []
+        first = self._last() + 1
+        self._db.executemany(
+            "INSERT INTO outbox VALUES (?,?,?,?)",
+            [
+                (number, record.TOPIC, key, encode(record))
+                for number, (key, record) in enumerate(records, first)
+            ],
+        )
+        return [(number, key, record) for number, (key, record) in enumerate(records, first)]
+
+    def _last(self) -> int:
+        """The highest number ever given."""
+        [(last,)] = self._db.execute(
+            "SELECT COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'outbox'), 0)"
+        )
+        return int(last)
 
     def waiting(self, *, after: int, limit: int) -> list[Outgoing]:
         """The oldest from behind number `after` on."""

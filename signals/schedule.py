@@ -4,11 +4,12 @@ All moments are counted on the log's clock from when the trace was logged.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from tendril.records import Maturity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Schedule:
     """The stages of a trace, numbered from 0: revisions, the end of the window, the latecomers'."""
 
@@ -23,13 +24,13 @@ class Schedule:
         if list(self.revise_after_s) != sorted(set(self.revise_after_s)):
             raise ValueError(f"expected rising revise_after_s, got {self.revise_after_s}")
 
-    @property
+    @cached_property
     def looks_s(self) -> tuple[float, ...]:
         """Age at each stage up to the window's end."""
         early = (after_s for after_s in self.revise_after_s if after_s < self.window_s)
         return (*early, self.window_s)
 
-    @property
+    @cached_property
     def final_stage(self) -> int:
         """The number of the window's end; the latecomers' stage follows it."""
         return len(self.looks_s) - 1

@@ -46,6 +46,7 @@ CREATE TABLE IF NOT EXISTS asides (
     owner TEXT NOT NULL, event_id TEXT NOT NULL, forget_at REAL NOT NULL, at REAL NOT NULL,
     skew_s REAL, PRIMARY KEY (owner, event_id)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS asides_by_age ON asides (forget_at);
+CREATE INDEX IF NOT EXISTS heartbeats ON asides (at) WHERE skew_s IS NOT NULL;
 """
 CACHE_KIB = 32_768
 
@@ -272,6 +273,12 @@ class State:
         """Remember feedback without a trace; False if it is a repeat."""
         row = self._db.execute("INSERT OR IGNORE INTO asides VALUES (?,?,?,?,?)", aside)
         return row.rowcount == 1
+
+    def has_heartbeats(self) -> bool:
+        [(found,)] = self._db.execute(
+            "SELECT EXISTS (SELECT 1 FROM asides WHERE skew_s IS NOT NULL)"
+        )
+        return bool(found)
 
     def heartbeat_skews_s(self, owner: str, before: float) -> list[float]:
         """Ingest minus client time of the owner's heartbeats that were logged before a moment."""

@@ -1,6 +1,7 @@
 """What every event log promises, on each of them."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -9,20 +10,46 @@ import pytest
 
 from tendril.log import EventLog, LeaseLost, LogReader, MemoryLog, SqliteLog, TopicPartition
 from tendril.records import DeadLetter, Feedback, Record, decode
+from tendril.settings import KafkaSettings
 from tests.builders import make_feedback, make_release, make_trace
+from tests.tendril.kafka_broker import broker_address
 
 MakeReader = Callable[..., LogReader]
 LookNow = Callable[[LogReader], LogReader]
 FEEDBACK, TRACES = TopicPartition("feedback", 0), TopicPartition("traces", 0)
-MAKERS: dict[str, Callable[[Path], EventLog]] = {
-    "memory": lambda _: MemoryLog(),
-    "sqlite": lambda folder: SqliteLog(folder / "log.db"),
+MAKERS: dict[str, Callable[[Path, str], EventLog]] = {
+    "memory": lambda _, __: MemoryLog(),
+    "sqlite": lambda folder, _: SqliteLog(folder / "log.db"),
 }
+KINDS = [
+    "memory",
+    "sqlite",
+    pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.timeout(60)]),
+]
 
 
-@pytest.fixture(params=MAKERS)
+def make_kafka_log(folder: Path, server: str) -> EventLog:
+    """One partition a topic, as the embedded logs have, under names of its own."""
+    from tendril.log.kafka import KafkaLog
+    from tendril.log.references import References
+
+    settings = KafkaSettings(
+        servers=(server,), topic_prefix=f"t{time.time_ns()}-", partitions=1, session_timeout_s=6
+    )
+    return KafkaLog(settings, References(folder / "references"))
+
+
+@pytest.fixture(scope="module")
+def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with broker_address(tmp_path_factory.mktemp("broker")) as server:
+        yield server
+
+
+@pytest.fixture(params=KINDS)
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EventLog]:
-    made = MAKERS[request.param](tmp_path)
+    server = request.getfixturevalue("kafka_server") if request.param == "kafka" else ""
+    make = MAKERS.get(request.param, make_kafka_log)
+    made = make(tmp_path, server)
     yield made
     made.close()
 

@@ -203,7 +203,7 @@ def test_processes_that_read_and_write_meanwhile_lose_nothing(settings: Settings
 
     def write() -> None:
         log = SqliteLog(path)
-        while not stop.is_set():
+        while not stop.wait(0.02):
             log.append([("s", make_trace(trace_id=f"new-{appended[0]}", user_key=BOB))])
             appended[0] += 1
         log.close()

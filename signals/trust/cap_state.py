@@ -1,0 +1,193 @@
+"""The caps for a stream: each trace's weight, decided once, when the trace is taken in.
+
+A stream does not know its window's sum beforehand, so shares are of the window before it (or of
+what is left of a fuller one: a quiet night does not throttle the morning). Within a window who
+comes first counts first. State is three SQLite tables in the caller's file and transaction; the
+clock is the log's, so a replay decides the same. With one state per partition the limits hold per
+partition; `caps.capped` on a whole batch holds them exactly.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from signals.trust.caps import CapLimits, feasible_share
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS trust_accounts (
+    account TEXT PRIMARY KEY, first_seen_at REAL NOT NULL, last_seen_at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS trust_used (
+    scope TEXT NOT NULL, name TEXT NOT NULL, mass REAL NOT NULL, PRIMARY KEY (scope, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS trust_window (
+    one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL, mass REAL NOT NULL,
+    users INTEGER NOT NULL, tenants INTEGER NOT NULL);
+"""
+MASS_MEMORY = 0.9
+"""Part of a fuller earlier window that shares may still be taken of."""
+ACCOUNT_MEMORY_S = 180 * 86_400.0
+"""An account that was away for longer is new again."""
+MIN_BUDGET = 1.0
+"""Whatever the shares, one trace of an old account counts: else a small service never starts."""
+
+
+class Arrival(NamedTuple):
+    """One trace that asks for its weight, at the log's time."""
+
+    tenant: str
+    user_key: str
+    at: float
+
+    @property
+    def account(self) -> str:
+        return f"{self.tenant}/{self.user_key}"
+
+
+class Weighed(NamedTuple):
+    """The weight of one trace, why it is below 1 (empty: it is not), and the account's age."""
+
+    weight: float
+    reason: str
+    account_age_s: float
+
+
+class Window(NamedTuple):
+    """Number of the present window, and mass and numbers of names that its shares are of."""
+
+    number: int
+    mass: float
+    users: int
+    tenants: int
+
+
+class CapState:
+    """Owns the three tables; every method is called inside the caller's transaction."""
+
+    def __init__(self, db: sqlite3.Connection, limits: CapLimits, *, window_s: float) -> None:
+        self._db, self._limits, self._window_s = db, limits, window_s
+        for statement in SCHEMA.split(";"):  # executescript would commit the caller's transaction
+            db.execute(statement)
+
+    def weigh(self, arrivals: Sequence[Arrival]) -> list[Weighed]:
+        """Weights in the order of `arrivals`, which come in the order of the log's time."""
+        weighed: list[Weighed] = []
+        window = self._window()
+        for number, group in groupby(arrivals, lambda a: int(a.at // self._window_s)):
+            if number > window.number:
+                window = self._open_window(number, window)
+            weighed += self._weigh_in(window, list(group))
+        return weighed
+
+    def forget(self, at: float) -> None:
+        """Drop accounts that were not seen for `ACCOUNT_MEMORY_S`."""
+        self._db.execute(
+            "DELETE FROM trust_accounts WHERE last_seen_at < ?", (at - ACCOUNT_MEMORY_S,)
+        )
+
+    def forget_account(self, tenant: str, user_key: str) -> int:
+        """Erase one account; returns the number of rows that are gone."""
+        name = (f"{tenant}/{user_key}",)
+        gone = self._db.execute("DELETE FROM trust_accounts WHERE account = ?", name).rowcount
+        used = self._db.execute("DELETE FROM trust_used WHERE scope='user' AND name = ?", name)
+        return gone + used.rowcount
+
+    def _window(self) -> Window:
+        row = self._db.execute("SELECT number, mass, users, tenants FROM trust_window").fetchone()
+        return Window(*row) if row else Window(-1, 0.0, 0, 0)
+
+    def _open_window(self, number: int, before: Window) -> Window:
+        totals = {
+            scope: (n, mass)
+            for scope, n, mass in self._db.execute(
+                "SELECT scope, COUNT(*), SUM(mass) FROM trust_used GROUP BY scope"
+            )
+        }
+        users, mass = totals.get("user", (0, 0.0))
+        tenants, _ = totals.get("tenant", (0, 0.0))
+        faded = MASS_MEMORY ** min(number - before.number, 1_000) * before.mass
+        if faded > mass:
+            users, tenants, mass = before.users, before.tenants, faded
+        window = Window(number, mass, users, tenants)
+        self._db.execute("DELETE FROM trust_used")
+        self._db.execute("INSERT OR REPLACE INTO trust_window VALUES (1,?,?,?,?)", window)
+        return window
+
+    def _weigh_in(self, window: Window, arrivals: Sequence[Arrival]) -> list[Weighed]:
+        accounts = {arrival.account for arrival in arrivals}
+        first_seen = self._first_seen(accounts)
+        used = self._used(accounts | {arrival.tenant for arrival in arrivals} | {""})
+        weighed = []
+        for arrival in arrivals:
+            age_s = arrival.at - first_seen.setdefault(arrival.account, arrival.at)
+            room, young = budgets(window, self._limits, age_s), _young(age_s, self._limits)
+            owner = {"user": arrival.account, "tenant": arrival.tenant, "probation": ""}
+            left = {
+                why: limit - used.get((scope, owner[scope]), 0.0)
+                for why, (scope, limit) in room.items()
+            }
+            reason = min(left, key=lambda why: left[why], default="")
+            weight = max(0.0, min(1.0, left[reason])) if reason else 1.0
+            for scope in ("user", "tenant", "probation") if young else ("user", "tenant"):
+                used[scope, owner[scope]] = used.get((scope, owner[scope]), 0.0) + weight
+            weighed.append(Weighed(weight, reason if weight < 1 else "", age_s))
+        self._save(arrivals, first_seen, used)
+        return weighed
+
+    def _first_seen(self, accounts: Iterable[str]) -> dict[str, float]:
+        rows = self._db.execute(
+            "SELECT account, first_seen_at FROM trust_accounts "
+            "WHERE account IN (SELECT value FROM json_each(?))",
+            (json.dumps(sorted(accounts)),),
+        )
+        return dict(rows.fetchall())
+
+    def _used(self, names: Iterable[str]) -> dict[tuple[str, str], float]:
+        rows = self._db.execute(
+            "SELECT scope, name, mass FROM trust_used "
+            "WHERE name IN (SELECT value FROM json_each(?))",
+            (json.dumps(sorted(names)),),
+        )
+        return {(scope, name): mass for scope, name, mass in rows}
+
+    def _save(
+        self,
+        arrivals: Sequence[Arrival],
+        first_seen: Mapping[str, float],
+        used: Mapping[tuple[str, str], float],
+    ) -> None:
+        last_seen = {arrival.account: arrival.at for arrival in arrivals}
+        self._db.executemany(
+            "INSERT INTO trust_accounts VALUES (?,?,?) ON CONFLICT DO UPDATE SET "
+            "last_seen_at = MAX(last_seen_at, excluded.last_seen_at)",
+            [(account, first_seen[account], at) for account, at in last_seen.items()],
+        )
+        self._db.executemany(
+            "INSERT OR REPLACE INTO trust_used VALUES (?,?,?)",
+            [(*key, mass) for key, mass in used.items()],
+        )
+
+
+def budgets(window: Window, limits: CapLimits, age_s: float) -> dict[str, tuple[str, float]]:
+    """By reason: the scope that it counts in, and what that may weigh in this window."""
+    found: dict[str, tuple[str, float]] = {}
+    if age_s < limits.new_account_s:
+        found["new_account"] = ("user", 0.0)
+    if limits.max_user_events:
+        found["user_events"] = ("user", limits.max_user_events)
+    if _young(age_s, limits):
+        found["probation"] = ("probation", limits.max_probation_share * window.mass)
+    for reason, scope, share, names in (
+        ("user_share", "user", limits.max_user_share, window.users),
+        ("tenant_share", "tenant", limits.max_tenant_share, window.tenants),
+    ):
+        feasible = feasible_share(share, names)
+        if share and feasible < 1 and window.mass > 0:
+            found[reason] = (scope, max(MIN_BUDGET, feasible * window.mass))
+    return found
+
+
+def _young(age_s: float, limits: CapLimits) -> bool:
+    return bool(limits.max_probation_share) and age_s < limits.probation_s

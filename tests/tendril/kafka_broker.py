@@ -1,0 +1,76 @@
+"""A broker that speaks Kafka's protocol: that of TENDRIL_TEST_KAFKA, else one from PyPI."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+NAMED = "TENDRIL_TEST_KAFKA"
+START_S = 20.0
+
+
+class Broker:
+    """A broker process on a port of its own that can be killed and started again."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._folder, self._port = folder, port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def server(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Start it and wait until it listens."""
+        beside = str(Path(sys.executable).parent)
+        command = shutil.which("noida-db", path=f"{beside}{os.pathsep}{os.environ['PATH']}")
+        assert command, "noida-db is missing: make install brings it"
+        self._process = subprocess.Popen(
+            [command, "start", "--data-dir", str(self._folder), "--host", "127.0.0.1",
+             "--only", "kafka", "--kafka-port", str(self._port)],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", self._port), timeout=1),
+            ):
+                return
+            time.sleep(0.02)
+        raise AssertionError("the broker does not listen")
+
+    def stop(self, sig: signal.Signals = signal.SIGKILL) -> None:
+        """End it as `sig` does."""
+        assert self._process is not None
+        self._process.send_signal(sig)
+        self._process.wait(20)
+
+
+@contextlib.contextmanager
+def broker(folder: Path) -> Iterator[Broker]:
+    """One of our own, running."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port: int = bound.getsockname()[1]
+    made = Broker(folder, port)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@contextlib.contextmanager
+def broker_address(folder: Path) -> Iterator[str]:
+    """The named broker's `host:port`, or that of one of our own."""
+    if named := os.environ.get(NAMED):
+        yield named
+        return
+    with broker(folder) as made:
+        yield made.server
