@@ -35,6 +35,7 @@ class Broker:
             [command, "start", "--data-dir", str(self._folder), "--host", "127.0.0.1",
              "--only", "kafka", "--kafka-port", str(self._port)],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,  # the command only starts the broker's own program
         )  # fmt: skip
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
@@ -49,7 +50,7 @@ class Broker:
     def stop(self, sig: signal.Signals = signal.SIGKILL) -> None:
         """End it as `sig` does."""
         assert self._process is not None
-        self._process.send_signal(sig)
+        os.killpg(self._process.pid, sig)
         self._process.wait(20)
 
 

@@ -1,0 +1,78 @@
+"""Which topics a Kafka log has and how each is set up: what is wanted, and what is wrong."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tendril.records import (
+    TYPE_BY_TOPIC,
+    Consent,
+    Feedback,
+    PolicyManifest,
+    Quarantine,
+    Release,
+    Trace,
+)
+from tendril.settings import KafkaSettings
+
+SHARED = (Trace.TOPIC, Feedback.TOPIC)
+"""As many partitions each, by session; every other topic has one, so that its order is total."""
+KEPT = (PolicyManifest.TOPIC, Release.TOPIC, Quarantine.TOPIC, Consent.TOPIC)
+"""The state of the loop is the fold of these from their beginning."""
+FOREVER_MS = -1
+
+
+class Topic(NamedTuple):
+    """A topic as it is or should be."""
+
+    num_partitions: int
+    configs: Mapping[str, str]
+
+
+def wanted(kafka: KafkaSettings) -> dict[str, Topic]:
+    """Every topic by its name on the cluster."""
+    return {kafka.topic_prefix + topic: _wanted(topic, kafka) for topic in TYPE_BY_TOPIC}
+
+
+def _wanted(topic: str, kafka: KafkaSettings) -> Topic:
+    retention_ms = FOREVER_MS if topic in KEPT else int(kafka.retention_hours * 3_600_000)
+    configs = {
+        "cleanup.policy": "delete",
+        "retention.ms": str(retention_ms),
+        "message.timestamp.type": "LogAppendTime",  # one clock for all, the brokers'
+    }
+    return Topic(num_partitions(topic, kafka), configs)
+
+
+def num_partitions(topic: str, kafka: KafkaSettings) -> int:
+    """How many partitions a topic of ours has."""
+    return kafka.partitions if topic in SHARED else 1
+
+
+def retention_s(kafka: KafkaSettings) -> dict[str, float]:
+    """For each topic that forgets, after how long."""
+    return {topic: 3_600 * kafka.retention_hours for topic in TYPE_BY_TOPIC if topic not in KEPT}
+
+
+def problems(name: str, want: Topic, found: Topic) -> list[str]:
+    """How an existing topic breaks what the log promises, each with its cure; [] if it does not."""
+    said = []
+    if found.num_partitions != want.num_partitions:
+        said.append(
+            f"{name}: expected {want.num_partitions} partitions, found {found.num_partitions}; "
+            f"set log.kafka.partitions to what traces and feedback have (other topics have 1), or "
+            f"choose a new log.kafka.topic_prefix"
+        )
+    for key, value in want.configs.items():
+        have = found.configs.get(key, value)  # some brokers do not tell
+        if not _good_enough(key, value, have):
+            said.append(
+                f"{name}: expected {key}={value}, found {have}; change it with kafka-configs.sh "
+                f"--alter --entity-type topics --entity-name {name} --add-config {key}={value}"
+            )
+    return said
+
+
+def _good_enough(key: str, want: str, have: str) -> bool:
+    if key != "retention.ms" or FOREVER_MS in (int(want), int(have)):
+        return want == have
+    return int(have) <= int(want)  # forgetting earlier breaks no promise to a user
