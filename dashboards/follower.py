@@ -7,7 +7,6 @@ import threading
 
 from dashboards.loop_view import LoopView
 from dashboards.snapshot import LoopSnapshot
-from tendril.ids import new_id
 from tendril.log import EventLog
 from tendril.records import TYPE_BY_TOPIC, InvalidRecord, decode
 
@@ -22,7 +21,7 @@ class LoopFollower:
     """One thread polls; any thread may take snapshots. Close it to leave the log."""
 
     def __init__(self, log: EventLog, view: LoopView) -> None:
-        self._reader = log.reader(f"dashboards-{new_id()}", TOPICS)
+        self._reader = log.reader(None, TOPICS)
         self._view, self._lock = view, threading.Lock()
 
     def poll(self, timeout_s: float) -> int:

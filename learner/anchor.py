@@ -8,7 +8,6 @@ from transformers import PreTrainedModel
 
 from kernels.scoring import load_policy
 from tendril.blobs import BlobStore
-from tendril.ids import new_id
 from tendril.log import EventLog
 from tendril.model_folder import WEIGHTS_FILE
 from tendril.records import (
@@ -25,14 +24,11 @@ from tendril.weights import decode_weights
 class Anchor:
     """Follows `policies` and `releases`; keeps the live version's weights as a frozen model.
 
-    Each is a consumer group of its own and never commits: it always reads from the beginning, and
-    waits for no reader that died.
+    It reads beside all groups, always from the beginning.
     """
 
     def __init__(self, log: EventLog, blobs: BlobStore, checkpoint: Path, first: int) -> None:
-        self._reader = log.reader(
-            f"learner-anchor-{new_id()}", (PolicyManifest.TOPIC, Release.TOPIC)
-        )
+        self._reader = log.reader(None, (PolicyManifest.TOPIC, Release.TOPIC))
         self._blobs = blobs
         self._manifests: dict[int, PolicyManifest] = {}
         self.model: PreTrainedModel = load_policy(checkpoint)

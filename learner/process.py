@@ -57,7 +57,7 @@ class Learner:
         ) or states.new_state(self._checkpoint, settings.learner, FIRST_VERSION)
         self._anchor = Anchor(event_log, self._blobs, self._checkpoint, FIRST_VERSION)
         self._consents = ConsentFollower(event_log, settings.privacy.tenants)
-        self._reader = event_log.reader("learner", (Episode.TOPIC,))
+        self._reader = event_log.reader(None, (Episode.TOPIC,))  # the checkpoint says where
         self._refuse_foreign_log()
         self._reader.seek(self.state.offsets)
         self._unread: deque[LogRecord] = deque()

@@ -125,7 +125,10 @@ class ShipLoop:
             reader.commit(safe)
 
     def _take(self, record: LogRecord) -> None:
-        self._next[TopicPartition(record.topic, record.partition)] = record.offset + 1
+        place = TopicPartition(record.topic, record.partition)
+        if record.offset < self._next.get(place, 0):
+            return  # a member whose session was lost reads again what it had not committed
+        self._next[place] = record.offset + 1
         try:
             if record.topic == Release.TOPIC:
                 self._history.add(decode(Release, record.value))

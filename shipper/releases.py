@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
-from tendril.ids import new_id
 from tendril.log import EventLog, TopicPartition
 from tendril.records import EvalReport, InvalidRecord, Record, Release, ReleaseState, decode
 
@@ -95,7 +94,7 @@ def read_topic(log: EventLog, topic: str) -> list[bytes]:
     """Every record of a small topic up to now, without being a member of any lasting group."""
     missing = {place: end for place, end in log.end_offsets([topic]).items() if end > 0}
     values: list[bytes] = []
-    reader = log.reader(f"read-{new_id()}", [topic])
+    reader = log.reader(None, [topic])
     try:
         while missing:
             batch = reader.poll(BATCH_RECORDS, READ_TIMEOUT_S)

@@ -35,6 +35,13 @@ class Engines(StrEnum):
     vllm = "vllm"
 
 
+class Logs(StrEnum):
+    """The kinds of `log.kind`, as choices on the command line."""
+
+    sqlite = "sqlite"
+    kafka = "kafka"
+
+
 @app.callback()
 def options(
     config: Annotated[
@@ -62,6 +69,9 @@ def demo(
         int | None, typer.Option(min=1, help="People typing at once; default: what 2 cores serve.")
     ] = None,
     engine: Annotated[Engines, typer.Option(help="What samples.")] = Engines.torch,
+    log: Annotated[
+        Logs, typer.Option(help="The event log; kafka: on a broker that comes as a package.")
+    ] = Logs.sqlite,
 ) -> None:
     """Run the whole loop here: simulated users, learning, gated deltas, hot swaps."""
     from tendril.cli.demo import run_demo
@@ -74,6 +84,7 @@ def demo(
             report=report,
             users=users,
             engine=engine.value,
+            log=log.value,
         )
     )
 

@@ -14,7 +14,8 @@ from dashboards.follower import LoopFollower
 from dashboards.health import limits_of
 from dashboards.loop_view import LoopView
 from dashboards.snapshot import LoopSnapshot
-from tendril.cli.demo_workspace import RETENTION_S, demo_folder, prepare
+from tendril.cli.demo_broker import check_broker, running_broker
+from tendril.cli.demo_workspace import RETENTION_S, LogKind, demo_folder, prepare
 from tendril.cli.live_view import render
 from tendril.cli.processes import arguments_for
 from tendril.cli.supervisor import Supervisor, WorkspaceLock
@@ -40,22 +41,38 @@ def run_demo(
     report: Path | None,
     users: int | None,
     engine: EngineName,
+    log: LogKind,
 ) -> int:
     """Run, watch, evaluate, report; 0 where the loop did its work without a failed request."""
     started_at = time.time()
     workspace = demo_folder()
-    config = prepare(workspace, seed, engine)
+    if log == "kafka":
+        check_broker()
+    config = prepare(workspace, seed, engine, log)
     settings = load_settings(config)
     lock = WorkspaceLock(workspace)
     lock.acquire()
+    ends_at = started_at + 60 * minutes - min(MAX_EVALUATION_S, EVALUATION_SHARE * 60 * minutes)
+    with running_broker(settings):
+        watch = Watch(settings, headless=headless, started_at=started_at, ends_at=ends_at)
+        snapshot = _run(config, settings, watch, users or USERS[engine], seed, lock)
+        if snapshot is None:
+            print("stopped; every process of the demo has ended")
+            return 1
+        end_on_signals()  # nothing is left to end in order, and an evaluation takes a minute
+        return _report(settings, snapshot, started_at, seed, report)
+
+
+def _run(
+    config: Path, settings: Settings, watch: "Watch", users: int, seed: int, lock: WorkspaceLock
+) -> LoopSnapshot | None:
+    """Every process until the time is over; the loop's last state, None where it was stopped."""
     stop = threading.Event()
     stop_on_signals(stop)
-    supervisor = Supervisor(workspace, {})
-    ends_at = started_at + 60 * minutes - min(MAX_EVALUATION_S, EVALUATION_SHARE * 60 * minutes)
-    watch = Watch(settings, headless=headless, started_at=started_at, ends_at=ends_at)
+    supervisor = Supervisor(settings.workspace, {})
     try:
-        start(supervisor, config, settings, users or USERS[engine], seed, stop)
-        watch.until(lambda: stop.is_set() or time.time() >= ends_at, supervisor)
+        start(supervisor, config, settings, users, seed, stop)
+        watch.until(lambda: stop.is_set() or time.time() >= watch.ends_at, supervisor)
         supervisor.end("users")
         drained_at = time.time() + DRAIN_S
         watch.until(lambda: stop.is_set() or time.time() >= drained_at, supervisor)
@@ -64,11 +81,7 @@ def run_demo(
         watch.catch_up()
         snapshot = watch.close()
         lock.release()
-    if stop.is_set():
-        print("stopped; every process of the demo has ended")
-        return 1
-    end_on_signals()  # nothing is left to end in order, and an evaluation takes a minute
-    return _report(settings, snapshot, started_at, seed, report)
+    return None if stop.is_set() else snapshot
 
 
 def start(
@@ -110,7 +123,7 @@ class Watch:
         self, settings: Settings, *, headless: bool, started_at: float, ends_at: float
     ) -> None:
         self._settings, self._headless = settings, headless
-        self._started_at, self._ends_at = started_at, ends_at
+        self._started_at, self.ends_at = started_at, ends_at
         self._log = open_log(settings)
         self._follower = LoopFollower(self._log, LoopView(limits_of(settings)))
         self._live = Live(console=Console(), auto_refresh=False, screen=False)
@@ -157,7 +170,7 @@ class Watch:
             "go back:": f"tendril --config {config} rollback",
         }
         view = render(snapshot, title="Tendril demo", elapsed_s=elapsed_s,
-                      total_s=self._ends_at - self._started_at, urls=urls)  # fmt: skip
+                      total_s=self.ends_at - self._started_at, urls=urls)  # fmt: skip
         self._live.update(view, refresh=True)
 
 

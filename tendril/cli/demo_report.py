@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ BUDGET_S = 60.0
 """Of both evaluations; fewer prompts where the machine is too slow for all."""
 CONCURRENT = 32
 PROBE_PROMPTS = 32
+JOINED = ("signals", "traces")
 
 
 def build_report(
@@ -158,25 +160,32 @@ def _delta(settings: Settings, snapshot: LoopSnapshot) -> dict[str, Any]:
 def _ledger(snapshot: LoopSnapshot, users: dict[str, Any]) -> dict[str, Any]:
     """Every process's own account, and whether each answer has a trace."""
     lines = {(line.process, line.kind): line for line in snapshot.ledger}
-    served, joined = lines.get(("serving", "traces")), lines.get(("signals", "traces"))
+    served = lines.get(("serving", "traces"))
+    is_joined = [line for line in snapshot.ledger if (line.process, line.kind) == JOINED]
     events = lines.get(("serving", "feedback"))
     answered = users["shown"] + users["suppressed"]
     hops = {
         "answered": answered,
         "traces_accepted": served.read if served else 0,
         "traces_logged": served.outcomes["logged"] if served else 0,
-        "traces_joined": joined.read if joined else 0,
+        "traces_joined": sum(line.read for line in is_joined),
         "events_acknowledged": users["events"],
         "events_read": events.read if events else 0,
     }
     return {
         "balanced": bool(snapshot.ledger_balanced) and agree(hops),
         "hops": hops,
-        **{
-            f"{line.process}.{line.kind}": {"read": line.read, **line.outcomes}
-            for line in snapshot.ledger
-        },
+        **_by_process(snapshot),
     }
+
+
+def _by_process(snapshot: LoopSnapshot) -> dict[str, Counter[str]]:
+    """What was read and what became of it, all nodes and partitions together."""
+    sums: dict[str, Counter[str]] = {}
+    for line in snapshot.ledger:
+        total = sums.setdefault(f"{line.process}.{line.kind}", Counter())
+        total.update({"read": line.read, **line.outcomes})
+    return sums
 
 
 def agree(hops: Mapping[str, int]) -> bool:

@@ -4,11 +4,12 @@ import os
 import shutil
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tomli_w
 
 import offline_rl.autocomplete
+from tendril.cli.demo_broker import NUM_PARTITIONS
 from tendril.cli.deployment import check_workspace
 from tendril.cli.doctor import port_is_free
 from tendril.cli.supervisor import WorkspaceLock
@@ -22,13 +23,17 @@ RETENTION_S = 5.0
 """After acceptance; the recipe's one horizon."""
 FEEDBACK_WINDOW_S = 9.0
 PORTS = {"gateway": 8000, "admin": 8001, "serving": 8002, "console": 8080}
+BROKER_PORT = 9092
+LogKind = Literal["sqlite", "kafka"]
 
 
 class NotADemoFolder(FileExistsError):
     """The folder holds something that the demo did not make, and must not delete."""
 
 
-def prepare(workspace: Path, seed: int, engine: EngineName = "torch") -> Path:
+def prepare(
+    workspace: Path, seed: int, engine: EngineName = "torch", log: LogKind = "sqlite"
+) -> Path:
     """An empty workspace with `tendril.toml` in it; returns that file.
 
     Raises `AlreadyRunning`, `NotADemoFolder`, or `WorkspaceUnwritable` with the cure.
@@ -45,7 +50,10 @@ def prepare(workspace: Path, seed: int, engine: EngineName = "torch") -> Path:
     write_whole(workspace / MARKER, b"made by `tendril demo`, which may delete this folder\n")
     ports = {name: free_port(port) for name, port in PORTS.items()}
     config = workspace / "tendril.toml"
-    write_whole(config, tomli_w.dumps(demo_settings(workspace, seed, ports, engine)).encode())
+    settings = demo_settings(workspace, seed, ports, engine)
+    if log == "kafka":
+        settings["log"] = kafka_settings(free_port(BROKER_PORT))
+    write_whole(config, tomli_w.dumps(settings).encode())
     return config
 
 
@@ -102,6 +110,16 @@ def demo_settings(
         "gateway": {"port": ports["gateway"]},
         "console": {"port": ports["console"]},
     }
+
+
+def kafka_settings(port: int) -> dict[str, Any]:
+    """The log on the demo's own broker."""
+    kafka = {
+        "servers": [f"127.0.0.1:{port}"],
+        "partitions": NUM_PARTITIONS,
+        "retention_hours": 1,
+    }
+    return {"kind": "kafka", "kafka": kafka}
 
 
 def free_port(wanted: int) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dashboards.spread import Spread, spread_of
-from tendril.ids import new_id
 from tendril.log import EventLog, LogRecord
 from tendril.records import Episode, NodeStatus, PolicyManifest, Record, decode
 
@@ -50,7 +49,7 @@ def served_versions(log: EventLog) -> Sequence[Served]:
 
 
 def _rows(log: EventLog, record_type: type[Record]) -> Iterator[LogRecord]:
-    reader = log.reader(f"feedback-delay-{new_id()}", [record_type.TOPIC])
+    reader = log.reader(None, [record_type.TOPIC])
     try:
         while rows := reader.poll(1_000, timeout_s=0.0):
             yield from rows

@@ -82,7 +82,7 @@ def read_quarantines(log: EventLog) -> Quarantines:
     """Folds the whole topic; what is unreadable is somebody's dead letter, not a quarantine."""
     known = Quarantines()
     ends = log.end_offsets([Quarantine.TOPIC])
-    reader = log.reader(f"{GROUP}-{getpass.getuser()}-{time.time_ns()}", [Quarantine.TOPIC])
+    reader = log.reader(None, [Quarantine.TOPIC])
     try:
         left = {place for place, end in ends.items() if end > 0}
         while left:

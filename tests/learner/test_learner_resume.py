@@ -73,20 +73,6 @@ def test_a_restarted_learner_reads_on_from_its_checkpoint(tmp_path: Path) -> Non
     assert learner.ledger().outcomes["episodes"] == {"trained": 8, "pending": 2}
 
 
-def test_a_learner_that_waits_for_the_lease_still_starts_at_its_offsets(tmp_path: Path) -> None:
-    settings, log = make_settings(tmp_path, checkpoint_every_steps=1), MemoryLog()
-    append(log, *learnable_episodes(settings, 6))
-    killed = Learner(settings, log)
-    killed.turn()
-    learner = Learner(settings, log)  # the lease of the killed one has not ended
-    learner.turn()
-    assert learner.ledger().read == {"episodes": 4}
-    killed.close()
-    learner.turn()
-    assert learner.ledger().outcomes["episodes"] == {"trained": 4, "pending": 2}
-    learner.close()
-
-
 def test_a_log_shorter_than_the_checkpoint_is_refused(tmp_path: Path) -> None:
     settings, log = make_settings(tmp_path, checkpoint_every_steps=1), MemoryLog()
     append(log, *learnable_episodes(settings, 4))

@@ -1,6 +1,5 @@
 """What only a Kafka log does: shares partitions out, gets over its broker, sends by reference."""
 
-import gc
 import signal
 import threading
 import time
@@ -121,10 +120,6 @@ def test_topics_that_have_other_partitions_are_explained(server: str, tmp_path: 
         other.append([("s", make_trace())])
 
 
-# kafka-python leaves the sockets of connections that were refused to the collector.
-@pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
-)
 def test_without_a_broker_the_log_says_what_to_do_and_comes_back_with_it(tmp_path: Path):
     with broker(tmp_path / "broker") as own:
         made = make_log(tmp_path, settings_for(own.server))
@@ -153,7 +148,6 @@ def test_without_a_broker_the_log_says_what_to_do_and_comes_back_with_it(tmp_pat
         assert 3 in found
         reader.close()
         made.close()
-        gc.collect()  # here, where the filter above holds
 
 
 def test_the_signals_process_joins_over_kafka(server: str, tmp_path: Path):

@@ -117,10 +117,11 @@ class KafkaReader:
                 step_s = min(STEP_S, deadline - now) if now < deadline else STEP_S
 
     def _take(self, consumer: Any, max_records: int, wait_s: float) -> list[Any]:
-        if not self._waiting:
+        if self._waiting:
+            self._drop_lost()
+        else:  # what comes fresh is of the present assignment
             polled = consumer.poll(timeout_ms=1_000 * wait_s, max_records=max_records)
             self._waiting = [record for records in polled.values() for record in records]
-        self._drop_lost()
         found, self._waiting = self._waiting[:max_records], self._waiting[max_records:]
         return found
 

@@ -167,7 +167,7 @@ import os, signal, sys
 from pathlib import Path
 from signals.privacy.forget import forget
 from signals.privacy.owner import Owner
-from tendril.log import SqliteLog
+from tendril.log import open_log
 from tendril.settings import Settings
 settings = Settings(workspace=Path(sys.argv[1]))
 def step(name):

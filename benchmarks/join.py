@@ -1,0 +1,206 @@
+"""Join and reward: from the embedded log to Delta tables, by one extractor, dedup on.
+
+A hot user makes a tenth of the traces; each trace has three events, one event in fifty comes twice.
+Peer: one DuckDB query that joins the same records, laid out as Parquet beforehand, without state,
+rewards or a promise: the floor. JOIN_EVENTS in the environment (default 400000) sets how many, and
+JOIN_WINDOWS (1,6,24) the windows in hours; the log spans 30 hours whatever the window.
+"""
+
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.figures import Figure
+from signals.extractor import Extractor
+from signals.joiner import TOPICS
+from signals.process import Workshop
+from tendril.ids import new_id
+from tendril.lake import lake_root, open_lake
+from tendril.log import SqliteLog
+from tendril.log.sqlite import transaction
+from tendril.records import (
+    Feedback,
+    FeedbackType,
+    Latency,
+    PolicySpan,
+    Record,
+    Sampling,
+    Trace,
+    encode,
+)
+from tendril.settings import LakeSettings, Settings, SignalsSettings
+
+EVENTS: tuple[tuple[FeedbackType, float], ...] = (
+    ("suggestion.shown", 0.2), ("suggestion.accepted", 1.5), ("retention.measured", 31.0),
+)  # fmt: skip
+START, SPAN_S = 1_790_000_000.0, 30 * 3_600.0
+NUM_PROMPT_TOKENS, NUM_TOKENS = 40, 12
+NUM_USERS, NUM_SESSIONS = 2_000, 5_000
+HOT_SHARE, REPEATED_SHARE = 0.1, 0.02
+BATCH_RECORDS = 10_000
+MIN_EVENTS_PER_S = 50_000.0
+JOIN = """
+SELECT t.trace_id, count(DISTINCT f.event_id) FROM read_parquet('{traces}/**/*.parquet') t
+LEFT JOIN read_parquet('{feedback}/**/*.parquet') f ON f.trace_id = t.trace_id
+    AND f.appended_at < t.appended_at + 86400 GROUP BY ALL
+"""
+
+
+class Run(NamedTuple):
+    """One pass over the log."""
+
+    events_per_s: float
+    late_slowdown: float
+    """Seconds an event in the last third over those in the first."""
+    growth_mib: float
+    """Of the process's largest resident memory from half of the log on."""
+
+
+def run() -> list[Figure]:
+    """About a minute for each window on two cores."""
+    num = int(os.environ.get("JOIN_EVENTS", "400000"))
+    hours = [float(h) for h in os.environ.get("JOIN_WINDOWS", "1,6,24").split(",")]
+    figures = []
+    for window_h in hours:
+        with tempfile.TemporaryDirectory() as name:
+            settings = _settings(Path(name), window_h * 3_600)
+            log = SqliteLog(settings.path(settings.log.path))
+            _fill(log, num)
+            found = _join(settings, log, num)
+            log.close()
+            floor = _floor(settings, num)
+        figures += _figures(f"{window_h:g} h window", found, floor)
+    return figures
+
+
+def _settings(folder: Path, window_s: float) -> Settings:
+    return Settings(
+        workspace=folder,
+        signals=SignalsSettings(
+            batch_records=BATCH_RECORDS, feedback_window_s=window_s, revise_after_s=(),
+            lateness_s=0.0,
+        ),
+        lake=LakeSettings(commit_interval_s=1.0),
+    )  # fmt: skip
+
+
+def _fill(log: SqliteLog, num: int) -> None:
+    """Records straight into the log's table, at the times of a day and a quarter."""
+    for topic in TOPICS:
+        rows = sorted(_records(topic, num), key=lambda row: row[0])
+        with transaction(log._connection) as db:
+            db.executemany(
+                "INSERT INTO records VALUES (?,?,?,?,?)",
+                [(topic, i, key, encode(record), at) for i, (at, key, record) in enumerate(rows)],
+            )
+            db.execute("INSERT INTO topics VALUES (?,?)", (topic, len(rows)))
+
+
+def _records(topic: str, num: int) -> Iterator[tuple[float, str, Record]]:
+    rng = random.Random(0)  # the same for both topics
+    num_traces = num // (1 + len(EVENTS))
+    for i in range(num_traces):
+        at = START + SPAN_S * i / num_traces
+        trace = _trace(rng, at, f"{int(at * 1000):012x}"[:8] + f"-{i:08d}")
+        if topic == Trace.TOPIC:
+            yield at, trace.session_id, trace
+            continue
+        for seq, (kind, after_s) in enumerate(EVENTS):
+            event = _event(trace, kind, seq, at + after_s)
+            yield at + after_s, trace.session_id, event
+            if hash((i, seq)) % 1_000 < REPEATED_SHARE * 1_000:
+                yield at + after_s + 0.1, trace.session_id, event
+
+
+def _trace(rng: random.Random, at: float, trace_id: str) -> Trace:
+    is_hot = rng.random() < HOT_SHARE
+    return Trace(
+        trace_id=trace_id, session_id=f"s{rng.randrange(NUM_SESSIONS)}", session_origin="given",
+        tenant="acme", user_key="hot" if is_hot else f"u{rng.randrange(NUM_USERS)}",
+        route="suggestion", served_at=at, model="tendril", tokenizer_digest="t",
+        prompt_token_ids=tuple(rng.randrange(8_000) for _ in range(NUM_PROMPT_TOKENS)),
+        completion_token_ids=tuple(rng.randrange(8_000) for _ in range(NUM_TOKENS)),
+        behavior_logprobs=tuple(-rng.random() for _ in range(NUM_TOKENS)),
+        policy_spans=(PolicySpan(policy_version=1, num_tokens=NUM_TOKENS),),
+        token_bytes=(3,) * NUM_TOKENS, sampling=Sampling(temperature=1.0, max_tokens=NUM_TOKENS),
+        finish_reason="length", latency=Latency(queue_s=0.0, first_token_s=0.01, total_s=0.02),
+    )  # fmt: skip
+
+
+def _event(trace: Trace, kind: FeedbackType, seq: int, at: float) -> Feedback:
+    measured = kind == "retention.measured"
+    return Feedback(
+        event_id=new_id(), trace_id=trace.trace_id, session_id=trace.session_id,
+        tenant=trace.tenant, user_key=trace.user_key, type=kind, client_seq=seq, client_time=at,
+        ingested_at=at, value=0.9 if measured else None, horizon_s=30.0 if measured else None,
+    )  # fmt: skip
+
+
+def _join(settings: Settings, log: SqliteLog, num: int) -> Run:
+    reader = log.reader("join", TOPICS)
+    extractor = Workshop(settings, log, open_lake(settings)).open(0)
+    reader.seek(extractor.offsets())
+    times, resident = [time.perf_counter()], []
+    while records := reader.poll(BATCH_RECORDS, 0.0):
+        _turn(extractor, records)
+        times.append(time.perf_counter())
+        resident.append(_max_resident_mib())
+    _turn(extractor, [], now=START + 10 * SPAN_S)
+    extractor.flush()
+    total_s = time.perf_counter() - times[0]
+    ledger = extractor.ledger()
+    if not ledger.balanced or ledger.outcomes["traces"]["joined"] != num // (1 + len(EVENTS)):
+        raise RuntimeError(f"expected every trace joined, got {ledger}")
+    extractor.close()
+    reader.close()
+    third = (len(times) - 1) // 3
+    last, first = times[-1] - times[-1 - third], times[third] - times[0]
+    growth = resident[-1] - resident[len(resident) // 2]
+    return Run(sum(ledger.read.values()) / total_s, last / first, growth)
+
+
+def _turn(extractor: Extractor, records: "list[object] | object", now: float = 0.0) -> None:
+    turn = extractor.turn(records, now=now, caught_up=now > 0)  # type: ignore[arg-type]
+    while turn.more:
+        turn = extractor.turn([], now=now, caught_up=now > 0)
+
+
+def _max_resident_mib() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 1024)
+
+
+def _floor(settings: Settings, num: int) -> float:
+    """Events a second of the batch query over the lake's own files."""
+    import duckdb
+
+    root = lake_root(settings)
+    started = time.perf_counter()
+    with duckdb.connect() as connection:
+        connection.execute(JOIN.format(traces=f"{root}/traces", feedback=f"{root}/feedback"))
+        connection.fetchall()
+    return num / (time.perf_counter() - started)
+
+
+def _figures(window: str, found: Run, floor: float) -> list[Figure]:
+    return [
+        Figure(
+            metric=f"{window}: log to Delta", unit="events/s", ours=found.events_per_s, peer=floor,
+            peer_name="one DuckDB query, no rewards", ratio=found.events_per_s / floor,
+            target=MIN_EVENTS_PER_S, ok=found.events_per_s >= MIN_EVENTS_PER_S,
+        ),
+        Figure(
+            metric=f"{window}: time an event, last third over first", unit="ratio",
+            ours=found.late_slowdown,
+        ),
+        Figure(
+            metric=f"{window}: growth of memory in the second half", unit="MiB",
+            ours=found.growth_mib,
+        ),
+    ]  # fmt: skip
