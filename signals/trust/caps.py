@@ -79,7 +79,7 @@ def mass_capped(names_N: NameArray, weights_N: FloatArray, limit: float) -> Floa
         return weights_N
     _, index_N = np.unique(names_N, return_inverse=True)
     mass_G = np.bincount(index_N, weights_N).astype(float)
-    scale_G = np.minimum(1.0, limit / np.maximum(mass_G, np.finfo(float).tiny))
+    scale_G = np.divide(limit, mass_G, out=np.ones_like(mass_G), where=mass_G > limit)
     return np.asarray(weights_N * scale_G[index_N], float)
 
 
