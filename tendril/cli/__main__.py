@@ -69,9 +69,7 @@ def demo(
         int | None, typer.Option(min=1, help="People typing at once; default: what 2 cores serve.")
     ] = None,
     engine: Annotated[Engines, typer.Option(help="What samples.")] = Engines.torch,
-    log: Annotated[
-        Logs, typer.Option(help="The event log; kafka: on a broker that comes as a package.")
-    ] = Logs.sqlite,
+    log: Annotated[Logs, typer.Option(help="kafka: on a broker from a package.")] = Logs.sqlite,
 ) -> None:
     """Run the whole loop here: simulated users, learning, gated deltas, hot swaps."""
     from tendril.cli.demo import run_demo
