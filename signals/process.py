@@ -16,7 +16,7 @@ from signals.counts import KINDS
 from signals.extractor import Extractor
 from signals.joiner import TOPICS, Joiner
 from signals.lake_writer import LakeWriter
-from signals.recipe import load_recipe
+from signals.recipe import Recipe, load_recipe
 from signals.review import Reviewer
 from signals.schedule import Schedule
 from signals.state import State
@@ -60,23 +60,27 @@ def run(settings: Settings, stop: threading.Event) -> None:
         log.close()
 
 
+def reviewer_of(settings: Settings, recipe: Recipe) -> Reviewer:
+    """Judges by `recipe`, at the moments that the settings name."""
+    signals = settings.signals
+    return Reviewer(
+        recipe=recipe,
+        recipe_digest=recipe.digest,
+        schedule=Schedule(
+            revise_after_s=signals.revise_after_s,
+            window_s=signals.feedback_window_s,
+            lateness_s=signals.lateness_s,
+        ),
+        held_out_share=signals.held_out_share,
+    )
+
+
 class Workshop:
     """Opens what one partition needs."""
 
     def __init__(self, settings: Settings, log: EventLog, lake: "Lake | None") -> None:
-        signals = settings.signals
-        recipe = load_recipe(signals.recipe)
         self.settings, self._log, self._lake = settings, log, lake
-        self._reviewer = Reviewer(
-            recipe=recipe,
-            recipe_digest=recipe.digest,
-            schedule=Schedule(
-                revise_after_s=signals.revise_after_s,
-                window_s=signals.feedback_window_s,
-                lateness_s=signals.lateness_s,
-            ),
-            held_out_share=signals.held_out_share,
-        )
+        self._reviewer = reviewer_of(settings, load_recipe(settings.signals.recipe))
 
     def open(self, partition: int) -> Extractor:
         """Raises `LogUnavailable`, `LakeUnavailable`, `ValueError` for another log's state."""

@@ -6,11 +6,13 @@ Only the command line is parsed here; each command imports what it needs when it
 
 import os
 import sys
-from enum import StrEnum
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from tendril.cli.choices import Engines, Logs
 
 app = typer.Typer(
     name="tendril",
@@ -26,20 +28,6 @@ class State:
     """What the options before the command said."""
 
     config: Path | None = None
-
-
-class Engines(StrEnum):
-    """The engines of `serving.engine`, as choices on the command line."""
-
-    torch = "torch"
-    vllm = "vllm"
-
-
-class Logs(StrEnum):
-    """The kinds of `log.kind`, as choices on the command line."""
-
-    sqlite = "sqlite"
-    kafka = "kafka"
 
 
 @app.callback()
@@ -203,14 +191,26 @@ def query(
 
 
 @app.command()
+def replay(
+    recipe: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="TOML; default: the present.")
+    ] = None,
+    since: Annotated[datetime | None, typer.Option(help="Traces logged from then on.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    write: Annotated[bool, typer.Option("--write", help="Append what changed.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Judge the past by another recipe and print what that changes."""
+    from tendril.cli.replay import run_replay
+
+    run_replay(State.config, recipe, since, workers=workers, write=write, as_json=as_json)
+
+
+@app.command()
 def forget(
-    user: Annotated[
-        str | None, typer.Argument(help="Id of the user, as the application sends it.")
-    ] = None,
+    user: Annotated[str | None, typer.Argument(help="Id, as the application sends it.")] = None,
     tenant: Annotated[str, typer.Option(help="Whose user, as `tendril keys list` says.")] = ...,  # type: ignore[assignment]
-    user_key: Annotated[
-        str | None, typer.Option(help="The hashed id, instead of the id itself.")
-    ] = None,
+    user_key: Annotated[str | None, typer.Option(help="The hashed id, instead of it.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Delete what is known of a user: log, lake, spools, state, caches; name what was trained."""
