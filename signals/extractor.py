@@ -34,7 +34,7 @@ class Extractor:
         self, log: EventLog, state: State, joiner: Joiner, lake: LakeWriter | None
     ) -> None:
         self._log, self._state, self._joiner, self._lake = log, state, joiner, lake
-        self._last_sent = 0
+        self._last_sent = joiner.logged
         self._send_leftovers()
 
     def offsets(self) -> Offsets:
@@ -81,18 +81,22 @@ class Extractor:
 
     def _send_leftovers(self) -> None:
         """What an earlier process decided and may not have sent."""
-        while outgoing := self._joiner.outbox(after=self._last_sent, limit=MAX_SENT):
+        seen = 0
+        while outgoing := self._joiner.outbox(after=seen, limit=MAX_SENT):
             self._publish(outgoing)
+            seen = outgoing[-1][0]
         self.flush()
 
     def _publish(self, outgoing: Sequence[Outgoing]) -> None:
-        for start in range(0, len(outgoing), MAX_SENT):
-            page = outgoing[start : start + MAX_SENT]
+        unsent = [item for item in outgoing if item[0] > self._last_sent]
+        for start in range(0, len(unsent), MAX_SENT):
+            page = unsent[start : start + MAX_SENT]
             self._log.append([(key, record) for _, key, record in page])
             self._last_sent = page[-1][0]
+            self._joiner.note_logged(self._last_sent)
         if self._lake is not None:
             self._lake.add_episodes(outgoing)
-        elif outgoing:
+        elif unsent:
             self._joiner.sent(self._last_sent)
 
     def _store(self, batch: Taken) -> None:

@@ -48,6 +48,7 @@ class Joiner:
         self._has_consents = False
         self._looks = Looks(state, reviewer, may_train=self._may_train, memory_s=self._memory_s)
         self._outgoing: list[Outgoing] = []
+        self._logged = state.outbox.logged()
 
     def offsets(self) -> Offsets:
         """Where to read on: the state's word, not the consumer group's."""
@@ -63,6 +64,7 @@ class Joiner:
         decided since the last step, or more of it. Raises `LogUnavailable`.
         """
         with self._state.change():
+            self._state.outbox.note_logged(self._logged)
             self._take_consents(consents)
             fresh = batch.after(self._state.offsets())
             for place, next_offset, newest_at in fresh.progress:
@@ -88,9 +90,19 @@ class Joiner:
         """What an earlier process has left to be sent, from behind number `after` on."""
         return self._state.outbox.waiting(after=after, limit=limit)
 
+    @property
+    def logged(self) -> int:
+        """The last number that is on the log for sure."""
+        return self._logged
+
+    def note_logged(self, up_to: int) -> None:
+        """What was decided up to that number is on the log; remembered with the next step."""
+        self._logged = up_to
+
     def sent(self, up_to: int) -> None:
         """What was decided up to that number is where it belongs."""
         with self._state.change():
+            self._state.outbox.note_logged(max(up_to, self._logged))
             self._state.outbox.sent(up_to)
 
     def ledger(self, at: float) -> Ledger:

@@ -9,6 +9,8 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS outbox (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, key TEXT NOT NULL,
     value BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS outbox_logged (
+    one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL);
 """
 
 Outgoing = tuple[int, str, Record]
@@ -55,6 +57,14 @@ class Outbox:
             (after, limit),
         ).fetchall()
         return [(seq, key, decode(TYPE_BY_TOPIC[topic], value)) for seq, topic, key, value in rows]
+
+    def logged(self) -> int:
+        """The last number that is known to be on the log; some stay longer, for the lake."""
+        row = self._db.execute("SELECT seq FROM outbox_logged").fetchone()
+        return int(row[0]) if row else 0
+
+    def note_logged(self, up_to: int) -> None:
+        self._db.execute("INSERT OR REPLACE INTO outbox_logged VALUES (1, ?)", (up_to,))
 
     def sent(self, up_to: int) -> None:
         """All up to that number is where it belongs."""

@@ -87,8 +87,9 @@ def test_every_process_killed_in_turn_loses_nothing_and_counts_nothing_twice(tmp
     assert len(episodes) == joined["joined"]
     assert len({e.segments[0].trace_id for e in episodes.values()}) == len(episodes)
     learned = ledger["learner.episodes"]
-    assert learned["read"] - learned.get("duplicate", 0) <= len(episodes)
-    assert learned["trained"] > 0
+    assert learned["read"] <= len(_records(log, Episode))  # repeats included
+    # None is trained on twice, whoever sent it again.
+    assert 0 < learned["trained"] <= sum(not e.held_out for e in episodes.values())
     by_state = Counter(release.state for release in _records(log, Release))
     assert by_state["gate_passed"] + by_state["gate_held"] >= 1
 
