@@ -127,6 +127,8 @@ def reports_visibility(events: Events) -> bool:
 
 def _accounts(events: Events) -> Iterator[tuple[str, Decisions]]:
     decided_F = np.flatnonzero(np.isin(events.type, DECISIONS))
+    if len(decided_F) == 0:  # numpy would split nothing into one part
+        return
     order = decided_F[np.lexsort((events.at[decided_F], events.account[decided_F]))]
     names, starts = np.unique(events.account[order], return_index=True)
     for name, part in zip(names, np.split(order, starts[1:]), strict=True):

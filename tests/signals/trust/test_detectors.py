@@ -4,7 +4,7 @@ import pytest
 
 from signals.trust.detectors import DETECTORS, detect
 from signals.trust.window import History
-from tests.signals.trust.windows import ATTACKS, attacked, honest, honest_history
+from tests.signals.trust.windows import ATTACKS, attacked, honest, honest_history, window
 
 NUM_SEEDS = 12
 
@@ -36,9 +36,9 @@ def test_honest_windows_are_left_alone(history: History):
 
 
 def test_a_detector_can_be_turned_off(history: History):
-    window = attacked("bots", 0, history)
-    assert {f.detector for f in detect(window)} >= {"bots"}
-    assert "bots" not in {f.detector for f in detect(window, off=("bots",))}
+    found = attacked("bots", 0, history)
+    assert {f.detector for f in detect(found)} >= {"bots"}
+    assert "bots" not in {f.detector for f in detect(found, off=("bots",))}
 
 
 def test_findings_name_whom_they_are_about_and_no_words(history: History):
@@ -49,3 +49,7 @@ def test_findings_name_whom_they_are_about_and_no_words(history: History):
     assert "acme/loud" in {
         f.scope_id for f in DETECTORS["influence"](attacked("influence", 0, history))
     }
+
+
+def test_a_quiet_hour_has_nothing_to_report(history: History):
+    assert detect(window([], [], history, ledger={}, texts=[], canaries=[])) == []
