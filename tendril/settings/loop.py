@@ -9,7 +9,10 @@ from tendril.settings.section import Section
 
 
 class TrustSettings(Section):
-    """How far one user, account or tenant may move the reward. 0 turns a limit off."""
+    """How far one user, account or tenant may move the reward. 0 turns a limit off.
+
+    Not in force yet: the joiner does not ask for weights.
+    """
 
     window_s: float = Field(default=3_600, gt=0)
     """Length of the windows in which events are counted and detectors look."""
