@@ -5,21 +5,16 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
 from benchmarks.services import Deployment
-from tendril.log import open_log
+from tendril.log import open_log, read_all
 from tendril.records import Record, Trace, decode
 
 R = TypeVar("R", bound=Record)
-BATCH_RECORDS = 5_000
 
 
 def records(deployment: Deployment, record_type: type[R]) -> list[R]:
     """All of one kind on the log, repeats included."""
     log = open_log(deployment.settings)
-    reader = log.reader("benchmark", [record_type.TOPIC])
-    found: list[R] = []
-    while batch := reader.poll(BATCH_RECORDS, 0):
-        found += [decode(record_type, record.value) for record in batch]
-    reader.close()
+    found = [decode(record_type, record.value) for record in read_all(log, [record_type.TOPIC])]
     log.close()
     return found
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from kernels.scoring import load_policy
 from tendril.blobs import BlobStore
-from tendril.log import EventLog
+from tendril.log import EventLog, drain
 from tendril.model_folder import WEIGHTS_FILE
 from tendril.records import (
     TYPE_BY_TOPIC,
@@ -66,12 +66,11 @@ class Anchor:
             self.withdrawn = record.policy_version
 
     def _new_records(self) -> Iterator[Record]:
-        while rows := self._reader.poll(500, timeout_s=0.0):
-            for row in rows:
-                try:
-                    yield decode(TYPE_BY_TOPIC[row.topic], row.value)
-                except InvalidRecord:
-                    continue  # the shipper, whose topics these are, reports it
+        for row in drain(self._reader):
+            try:
+                yield decode(TYPE_BY_TOPIC[row.topic], row.value)
+            except InvalidRecord:
+                continue  # the shipper, whose topics these are, reports it
 
     def close(self) -> None:
         self._reader.close()

@@ -22,7 +22,16 @@ from signals.schedule import Schedule
 from signals.state import State
 from tendril.lake import open_lake
 from tendril.lake.results import LakeUnavailable, OffsetsMoved
-from tendril.log import EventLog, LeaseLost, LogReader, LogRecord, LogUnavailable, Offsets, open_log
+from tendril.log import (
+    EventLog,
+    LeaseLost,
+    LogReader,
+    LogRecord,
+    LogUnavailable,
+    Offsets,
+    drain,
+    open_log,
+)
 from tendril.records import Consent, Episode, Ledger, Record
 from tendril.settings import Settings
 from tendril.telemetry import NO_TELEMETRY, Telemetry, setup
@@ -31,7 +40,6 @@ if TYPE_CHECKING:
     from tendril.lake.lake import Lake
 
 GROUP = "signals"
-BATCH_DECISIONS = 1_000
 POLL_TIMEOUT_S = 0.2
 LEDGER_EVERY_S = 2.0
 PAUSE_S = 1.0
@@ -120,9 +128,7 @@ class Decisions:
 
     def poll(self) -> list[LogRecord]:
         """What is new."""
-        new: list[LogRecord] = []
-        while records := self._reader.poll(BATCH_DECISIONS, 0.0):
-            new += records
+        new = list(drain(self._reader))
         self.all += new
         return new
 

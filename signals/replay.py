@@ -6,7 +6,9 @@ by time and does not depend on shares or batch sizes.
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
@@ -17,12 +19,11 @@ from signals.joiner import SETTLE_S, TOPICS, Joiner
 from signals.review import Reviewer
 from signals.state import State
 from tendril.ids import digest_of
-from tendril.log import EventLog, LogRecord, TopicPartition
+from tendril.log import EventLog, LogRecord, read_all
 from tendril.records import Consent, Episode, InvalidRecord, decode
 from tendril.settings import Settings
 
 BATCH_RECORDS = 10_000
-POLL_S = 0.2
 
 
 def replay(
@@ -38,23 +39,31 @@ def replay(
 
     `share` (i, n): only sessions whose hash is i modulo n. Raises `LogUnavailable`.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    records, until = read_all(log, TOPICS, batch_records), 0.0
+    newest: dict[str, Episode] = {}
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         joiners: dict[int, Joiner] = {}
-        consents = read_all(log, Consent.TOPIC)
-        newest, until = dict[str, Episode](), 0.0
-        for records in batches(log, batch_records):
-            until = max(until, *(record.appended_at for record in records))
-            mine = [r for r in records if r.appended_at >= since and is_of(r.key, share)]
+        consents = list(read_all(log, [Consent.TOPIC]))
+        while batch := list(islice(records, batch_records)):
+            until = max(until, *(record.appended_at for record in batch))
+            mine = [r for r in batch if r.appended_at >= since and is_of(r.key, share)]
             for number in {record.partition for record in mine}:
                 if number not in joiners:
-                    state = State(Path(folder) / f"{number}.db")
+                    state = stack.enter_context(closing(State(folder / f"{number}.db")))
                     tenants = settings.privacy.tenants
                     joiners[number] = Joiner(state, reviewer, partition=number, tenants=tenants)
+                    _step(joiners[number], [], consents=consents)
                 here = [record for record in mine if record.partition == number]
-                newest |= _step(joiners[number], here, 0.0, consents)
+                newest |= _step(joiners[number], here)
         for joiner in joiners.values():
-            newest |= _step(joiner, [], until, consents)
-    return sorted(newest.values(), key=lambda e: (e.closed_at, e.segments[0].trace_id))
+            newest |= _step(joiner, [], until=until)
+    return in_order(newest.values())
+
+
+def in_order(episodes: Iterable[Episode]) -> list[Episode]:
+    """By the moment of the look, as a joiner makes them."""
+    return sorted(episodes, key=lambda e: (e.closed_at, e.segments[0].trace_id))
 
 
 def is_of(key: str, share: tuple[int, int]) -> bool:
@@ -62,37 +71,10 @@ def is_of(key: str, share: tuple[int, int]) -> bool:
     return crc32(key.encode()) % share[1] == share[0]
 
 
-def batches(log: EventLog, batch_records: int) -> Iterator[Sequence[LogRecord]]:
-    """Traces and feedback up to where the log ends now."""
-    ends, reader = log.end_offsets(TOPICS), log.reader(None, TOPICS)
-    try:
-        while True:
-            records = reader.poll(batch_records, POLL_S)
-            if found := [
-                r for r in records if r.offset < ends[TopicPartition(r.topic, r.partition)]
-            ]:
-                yield found
-            if all(reader.positions().get(place, 0) >= end for place, end in ends.items()):
-                return
-    finally:
-        reader.close()
-
-
-def read_all(log: EventLog, topic: str) -> list[LogRecord]:
-    """All of one topic, as it is now."""
-    reader, found = log.reader(None, [topic]), list[LogRecord]()
-    try:
-        while records := reader.poll(BATCH_RECORDS, POLL_S):
-            found += records
-    finally:
-        reader.close()
-    return found
-
-
 def published(log: EventLog) -> dict[str, Episode]:
     """By trace, the newest episode on the log."""
     newest: dict[str, Episode] = {}
-    for record in read_all(log, Episode.TOPIC):
+    for record in read_all(log, [Episode.TOPIC]):
         with contextlib.suppress(InvalidRecord):
             episode = decode(Episode, record.value)
             newest[episode.segments[0].trace_id] = episode
@@ -128,10 +110,16 @@ def is_equal(one: Episode, other: Episode) -> bool:
 
 
 def _step(
-    joiner: Joiner, records: Sequence[LogRecord], until: float, consents: Sequence[LogRecord]
+    joiner: Joiner,
+    records: Sequence[LogRecord],
+    *,
+    until: float | None = None,
+    consents: Sequence[LogRecord] = (),
 ) -> dict[str, Episode]:
-    batch, at_end = take(records), until > 0
-    while joiner.step(batch, now=until + SETTLE_S, caught_up=at_end, consents=consents):
+    """Take `records` in; `until`: there are no more, and what is due by then is looked at."""
+    batch, at_end = take(records), until is not None
+    now = (until or 0.0) + SETTLE_S
+    while joiner.step(batch, now=now, caught_up=at_end, consents=consents):
         batch = take([])
     outgoing = joiner.take_outgoing()
     if outgoing:

@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tendril.ids import digest_of
-from tendril.log import EventLog
+from tendril.log import EventLog, drain
 from tendril.records import Consent, Feedback, InvalidRecord, decode
 from tendril.settings import TenantConsent
 
-BATCH_RECORDS = 1_000
 NO_SETTING = TenantConsent()
 
 
@@ -135,14 +134,13 @@ class ConsentFollower:
     def follow(self) -> frozenset[str]:
         """Read what is new; the persons it is about. Raises `LogUnavailable`."""
         persons: set[str] = set()
-        while records := self._reader.poll(BATCH_RECORDS, 0.0):
-            for record in records:
-                try:
-                    consent = decode(Consent, record.value)
-                except InvalidRecord:
-                    continue  # nobody's decision can be read out of it
-                self.consents.add(consent, record.appended_at)
-                persons.add(consent.person)
+        for record in drain(self._reader):
+            try:
+                consent = decode(Consent, record.value)
+            except InvalidRecord:
+                continue  # nobody's decision can be read out of it
+            self.consents.add(consent, record.appended_at)
+            persons.add(consent.person)
         self.is_ready = True
         return frozenset(persons)
 

@@ -1,11 +1,8 @@
 """Finds what a user left on the event log: ids, places, and the versions trained on it."""
 
-import math
-from collections.abc import Iterator
-
 from signals.privacy.owner import Owner, Plan
 from signals.privacy.trained import trained_on
-from tendril.log import EventLog, LogRecord, TopicPartition
+from tendril.log import EventLog, LogRecord, read_all
 from tendril.records import (
     TYPE_BY_TOPIC,
     Consent,
@@ -17,9 +14,6 @@ from tendril.records import (
     Trace,
     decode,
 )
-
-BATCH_RECORDS = 2_000
-POLL_S = 0.1
 
 
 def survey(log: EventLog, owner: Owner) -> Plan:
@@ -66,21 +60,6 @@ def count_on_log(log: EventLog, owner: Owner) -> dict[str, int]:
         if owner.user_key.encode() in record.value:
             counts[record.topic] = counts.get(record.topic, 0) + 1
     return counts
-
-
-def read_all(log: EventLog, topics: tuple[str, ...]) -> Iterator[LogRecord]:
-    """What is on these topics now; what writers add meanwhile is left to the next run."""
-    left = {place: end for place, end in log.end_offsets(topics).items() if end}
-    reader = log.reader(None, topics)
-    try:  # what a partition ended with may be deleted, so an empty poll is an end too
-        while left and (records := reader.poll(BATCH_RECORDS, POLL_S)):
-            for record in records:
-                place = TopicPartition(record.topic, record.partition)
-                if record.offset + 1 >= left.get(place, math.inf):
-                    del left[place]
-            yield from records
-    finally:
-        reader.close()
 
 
 def _manifests(log: EventLog) -> dict[int, PolicyManifest]:

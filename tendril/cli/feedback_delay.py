@@ -3,12 +3,12 @@
 Counted for every episode that was trained on, not only for the newest of each version.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from dashboards.spread import Spread, spread_of
-from tendril.log import EventLog, LogRecord
-from tendril.records import Episode, NodeStatus, PolicyManifest, Record, decode
+from tendril.log import EventLog, read_all
+from tendril.records import Episode, NodeStatus, PolicyManifest, decode
 
 
 class Served(NamedTuple):
@@ -23,7 +23,7 @@ def feedback_to_served(log: EventLog) -> Spread:
     """Seconds, over all trained episodes with feedback that a served version has read."""
     served = served_versions(log)
     delays: list[float] = []
-    for row in _rows(log, Episode):
+    for row in read_all(log, [Episode.TOPIC]):
         episode = decode(Episode, row.value)
         if episode.held_out or episode.reward is None or episode.feedback_at is None:
             continue
@@ -36,22 +36,13 @@ def feedback_to_served(log: EventLog) -> Spread:
 def served_versions(log: EventLog) -> Sequence[Served]:
     """Trained versions that some node acknowledged, each at its first acknowledgement."""
     live_at: dict[int, float] = {}
-    for row in _rows(log, NodeStatus):
+    for row in read_all(log, [NodeStatus.TOPIC]):
         status = decode(NodeStatus, row.value)
         if status.state == "serving":
             live_at.setdefault(status.policy_version, status.at)
-    manifests = [decode(PolicyManifest, row.value) for row in _rows(log, PolicyManifest)]
+    manifests = [decode(PolicyManifest, row.value) for row in read_all(log, [PolicyManifest.TOPIC])]
     return [
         Served(m.trained_offsets.get(f"{Episode.TOPIC}/0", 0), live_at[m.policy_version])
         for m in manifests
         if m.parent is not None and m.policy_version in live_at
     ]
-
-
-def _rows(log: EventLog, record_type: type[Record]) -> Iterator[LogRecord]:
-    reader = log.reader(None, [record_type.TOPIC])
-    try:
-        while rows := reader.poll(1_000, timeout_s=0.0):
-            yield from rows
-    finally:
-        reader.close()

@@ -13,13 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from signals.trust.quarantine import Quarantines, by_hand, released
-from tendril.log import EventLog, open_log
+from tendril.log import EventLog, open_log, read_all
 from tendril.records import InvalidRecord, Quarantine, QuarantineScope, decode
 from tendril.settings import load_settings
 
-GROUP = "quarantine-reader"
-BATCH_RECORDS = 1_000
-POLL_TIMEOUT_S = 1.0
 SHOWN_ID_CHARS = 10
 
 
@@ -29,7 +26,7 @@ class QuarantineRefused(ValueError):
 
 def print_quarantines(config: Path | None, *, every: bool, as_json: bool) -> None:
     """The open ones, or all with their last word, oldest first."""
-    known = read_quarantines(_log(config))
+    known = read_quarantines(open_log(load_settings(config)))
     records = known.all() if every else known.open()
     if as_json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(records)) + b"\n")
@@ -56,13 +53,13 @@ def place(
         scopes[scope], name, since=since, until=until, reason=reason, actor=_actor(),
         at=time.time(),
     )  # fmt: skip
-    append(_log(config), record)
+    append(open_log(load_settings(config)), record)
     print(f"{record.quarantine_id[:SHOWN_ID_CHARS]}: {scope} {name} is out of training")
 
 
 def release(config: Path | None, name: str, *, reason: str) -> None:
     """Release the open one whose id starts with `name`."""
-    log = _log(config)
+    log = open_log(load_settings(config))
     found = [q for q in read_quarantines(log).open() if q.quarantine_id.startswith(name)]
     if len(found) != 1:
         raise QuarantineRefused(
@@ -81,24 +78,10 @@ def append(log: EventLog, record: Quarantine) -> None:
 def read_quarantines(log: EventLog) -> Quarantines:
     """Folds the whole topic; what is unreadable is somebody's dead letter, not a quarantine."""
     known = Quarantines()
-    ends = log.end_offsets([Quarantine.TOPIC])
-    reader = log.reader(None, [Quarantine.TOPIC])
-    try:
-        left = {place for place, end in ends.items() if end > 0}
-        while left:
-            for record in reader.poll(BATCH_RECORDS, POLL_TIMEOUT_S):
-                with contextlib.suppress(InvalidRecord):
-                    known.take(decode(Quarantine, record.value))
-                left -= {p for p in left if p.partition == record.partition
-                         and record.offset + 1 >= ends[p]}  # fmt: skip
-    finally:
-        reader.close()
+    for record in read_all(log, [Quarantine.TOPIC]):
+        with contextlib.suppress(InvalidRecord):
+            known.take(decode(Quarantine, record.value))
     return known
-
-
-def _log(config: Path | None) -> EventLog:
-    settings = load_settings(config)
-    return open_log(settings)
 
 
 def _when(at: float | None) -> str:

@@ -15,7 +15,7 @@ from rich.table import Table
 from signals.comparison import Change, Comparison, compare
 from signals.process import reviewer_of
 from signals.recipe import load_recipe
-from signals.replay import as_revisions, published, replay
+from signals.replay import as_revisions, in_order, published, replay
 from tendril.log import open_log
 from tendril.records import Episode, decode, encode
 from tendril.settings import load_settings
@@ -41,8 +41,7 @@ def run_replay(
     else:
         with ProcessPoolExecutor(workers) as pool:
             encoded = list(pool.map(_replay_share, *zip(*shares, strict=True)))
-    replayed = [decode(Episode, value) for value in chain(*encoded)]
-    replayed.sort(key=lambda e: (e.closed_at, e.segments[0].trace_id))
+    replayed = in_order(decode(Episode, value) for value in chain(*encoded))
     log = open_log(load_settings(file))
     try:
         before = published(log)

@@ -9,8 +9,8 @@ from tendril.log.protocol import (
     LogUnavailable,
     Offsets,
     TopicPartition,
-    lag,
 )
+from tendril.log.reading import drain, read_all
 from tendril.log.sqlite import SqliteLog
 from tendril.settings import InvalidSettings, Settings
 
@@ -24,8 +24,9 @@ __all__ = [
     "Offsets",
     "SqliteLog",
     "TopicPartition",
-    "lag",
+    "drain",
     "open_log",
+    "read_all",
 ]
 
 

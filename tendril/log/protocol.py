@@ -123,10 +123,3 @@ class EventLog(Protocol):
     def close(self) -> None:
         """Readers of a closed log go on."""
         ...
-
-
-def lag(reader: LogReader, log: EventLog) -> Offsets:
-    """Records that wait for `reader`, for each partition that it reads now."""
-    positions = reader.positions()
-    ends = log.end_offsets(sorted({place.topic for place in positions}))
-    return {place: max(0, ends[place] - offset) for place, offset in positions.items()}
