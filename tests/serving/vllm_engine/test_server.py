@@ -83,9 +83,13 @@ async def events(reply: httpx.Response, *, streamed: bool) -> AsyncIterator[dict
     if not streamed:
         yield json.loads(await reply.aread())
         return
-    async for line in reply.aiter_lines():
-        if line.startswith("data: {"):
-            yield json.loads(line.removeprefix("data: "))
+    waiting = b""
+    async for part in reply.aiter_raw():  # `aiter_lines` also ends a line at U+0085 and U+2028
+        *lines, waiting = (waiting + part).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data: {"):
+                yield json.loads(line.removeprefix(b"data: "))
+    assert not waiting
 
 
 def shown_logprobs(choice: dict[str, Any]) -> list[float]:
