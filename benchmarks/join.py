@@ -19,11 +19,12 @@ from typing import NamedTuple
 from benchmarks.figures import Figure
 from signals.extractor import Extractor
 from signals.joiner import TOPICS
-from signals.process import Workshop
+from signals.workshop import Workshop
 from tendril.ids import new_id
 from tendril.lake import lake_root, open_lake
 from tendril.log import SqliteLog
 from tendril.log.sqlite import transaction
+from tendril.quarantine import Quarantines
 from tendril.records import (
     Feedback,
     FeedbackType,
@@ -144,7 +145,7 @@ def _event(trace: Trace, kind: FeedbackType, seq: int, at: float) -> Feedback:
 
 def _join(settings: Settings, log: SqliteLog, num: int) -> Run:
     reader = log.reader("join", TOPICS)
-    extractor = Workshop(settings, log, open_lake(settings)).open(0)
+    extractor = Workshop(settings, log, open_lake(settings)).open(0, Quarantines())
     reader.seek(extractor.offsets())
     times, resident = [time.perf_counter()], []
     while records := reader.poll(BATCH_RECORDS, 0.0):

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from benchmarks.data import wheel
 from benchmarks.figures import Figure
-from signals.trust.caps import CapLimits, capped, influence_bound
+from signals.trust.caps import capped, influence_bound
+from tendril.settings import TrustSettings
 
 TRUE_RATE = 0.30
 NUM_SEEDS = 20
@@ -59,7 +60,7 @@ def run() -> list[Figure]:
 def promises(table: Mapping[str, Mapping[str, float]]) -> list[Figure]:
     """What caps must hold, against the raw mean of the same events."""
     clean = table["clean"]["caps"]
-    bound = influence_bound(CapLimits().max_probation_share, TRUE_RATE)
+    bound = influence_bound(TrustSettings().max_probation_share, TRUE_RATE)
     limits = {
         "top user hostile": MAX_MOVE,
         "one new account x 2,000": MAX_MOVE,
@@ -182,7 +183,9 @@ def median_of_means(batch: Batch) -> float:
 def with_caps(batch: Batch) -> float:
     """The mean with the weights of `signals.trust.caps` at their defaults."""
     tenants_N = np.full(len(batch.users_N), "t")
-    weights = capped(batch.users_N.astype(str), tenants_N, batch.ages_s_N, CapLimits()).weights_N
+    weights = capped(
+        batch.users_N.astype(str), tenants_N, batch.ages_s_N, TrustSettings()
+    ).weights_N
     return float(np.average(batch.rewards_N, weights=weights))
 
 

@@ -26,12 +26,12 @@ from learner.state import LearnerState
 from learner.step import NumericsGap, train_step
 from tendril import telemetry
 from tendril.blobs import BlobStore, CorruptObject
-from tendril.consent import ConsentFollower
 from tendril.files import make_folder
 from tendril.log import EventLog, LogRecord, LogUnavailable, TopicPartition, open_log
 from tendril.model_folder import FIRST_VERSION, tokenizer_digest
 from tendril.records import Episode, InvalidRecord, Ledger, decode
 from tendril.settings import Settings
+from tendril.withdrawals import Withdrawals
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Learner:
             self._path, self._checkpoint, settings.learner
         ) or states.new_state(self._checkpoint, settings.learner, FIRST_VERSION)
         self._anchor = Anchor(event_log, self._blobs, self._checkpoint, FIRST_VERSION)
-        self._consents = ConsentFollower(event_log, settings.privacy.tenants)
+        self._withdrawals = Withdrawals(event_log, settings.privacy.tenants)
         self._reader = event_log.reader(None, (Episode.TOPIC,))  # the checkpoint says where
         self._refuse_foreign_log()
         self._reader.seek(self.state.offsets)
@@ -86,8 +86,8 @@ class Learner:
             self._announce()  # before any step: the version is these weights
         self._follow_anchor()
         self._return_after_rollback()
-        if self._consents.follow():
-            self._drop_opted_out()
+        if self._withdrawals.follow():
+            self._drop_withdrawn()
         batch_episodes = self._settings.learner.batch_episodes
         if not self._unread:
             self._unread.extend(self._reader.poll(500, POLL_S))
@@ -132,8 +132,8 @@ class Learner:
         ripe = self._settings.learner.min_maturity
         if not episode.is_first(ripe):
             return "unripe" if episode.previous_maturity is None else "revision"
-        if not self._may_train(episode):
-            return "opted out"
+        if withdrawn := self._withdrawals.reason(episode):
+            return withdrawn
         config = self.state.model.config
         eligible = Eligibility(
             policy_version=self.state.policy_version,
@@ -145,18 +145,13 @@ class Learner:
         )
         return drop_reason(episode, eligible)
 
-    def _drop_opted_out(self) -> None:
-        """Who withdrew since their episodes were read is not trained on in this step either."""
+    def _drop_withdrawn(self) -> None:
+        """What was decided since episodes were read counts for this step already."""
         for episode in list(self._batch.values()):
-            if not self._may_train(episode):
+            if reason := self._withdrawals.reason(episode):
                 del self._batch[episode.episode_id]
-                self._dropped["opted out"] += 1
-                self._telemetry.count("tendril.learner.dropped", reason="opted out")
-
-    def _may_train(self, episode: Episode) -> bool:
-        return self._consents.consents.allows_training(
-            episode.tenant, episode.user_key, made_at=episode.served_at
-        )
+                self._dropped[reason] += 1
+                self._telemetry.count("tendril.learner.dropped", reason=reason)
 
     def _step(self) -> None:
         """Train on the batch; either way it joins the state, with all that was read before it."""
@@ -253,7 +248,7 @@ class Learner:
     def close(self) -> None:
         self._reader.close()
         self._anchor.close()
-        self._consents.close()
+        self._withdrawals.close()
         self._telemetry.shutdown()
 
 

@@ -21,7 +21,6 @@ from shipper.shipping import Shipper, ShipRefused
 from shipper.staging import WrongWeights
 from shipper.store import PointerMoved, WeightStore
 from tendril.blobs import CorruptObject
-from tendril.consent import ConsentFollower
 from tendril.log import EventLog, LogReader, LogRecord, TopicPartition, open_log
 from tendril.records import (
     Episode,
@@ -35,6 +34,7 @@ from tendril.records import (
 from tendril.settings import Settings
 from tendril.telemetry import NO_TELEMETRY, Telemetry, setup
 from tendril.weights import InvalidWeights
+from tendril.withdrawals import Withdrawals
 
 logger = logging.getLogger(__name__)
 BATCH_RECORDS = 500
@@ -102,9 +102,9 @@ class ShipLoop:
         gate: Gate,
         max_kept: int,
         telemetry: Telemetry = NO_TELEMETRY,
-        consents: ConsentFollower | None = None,
+        withdrawals: Withdrawals | None = None,
     ) -> None:
-        self._consents = consents
+        self._withdrawals = withdrawals
         self._log, self._shipper, self._gate, self._telemetry = log, shipper, gate, telemetry
         self._history = ReleaseHistory()
         self._manifests: dict[int, PolicyManifest] = {}
@@ -173,16 +173,12 @@ class ShipLoop:
             self._ship(version, report)
 
     def _episodes(self) -> list[Episode]:
-        """Those kept whose users still agree."""
-        if self._consents is None:
+        """Those kept that may still be learned from."""
+        if self._withdrawals is None:
             return self._replay.episodes
-        self._consents.follow()
-        allows = self._consents.consents.allows_training
-        return [
-            episode
-            for episode in self._replay.episodes
-            if allows(episode.tenant, episode.user_key, made_at=episode.served_at)
-        ]
+        self._withdrawals.follow()
+        reason = self._withdrawals.reason
+        return [episode for episode in self._replay.episodes if reason(episode) is None]
 
     def _ship(self, version: int, evidence: EvalReport | None) -> None:
         reason = summary(evidence) if evidence else "passed the gate"
@@ -234,8 +230,8 @@ def run(settings: Settings, stop: threading.Event) -> None:
             try:
                 shipper.reconcile()
                 max_kept = settings.shipping.gate_max_episodes
-                with contextlib.closing(ConsentFollower(log, settings.privacy.tenants)) as consents:
-                    loop = ShipLoop(log, shipper, gate, max_kept, telemetry, consents)
+                with contextlib.closing(Withdrawals(log, settings.privacy.tenants)) as withdrawals:
+                    loop = ShipLoop(log, shipper, gate, max_kept, telemetry, withdrawals)
                     follow(log, loop, stop)
             except Exception:  # a full disk or a busy log passes; state is rebuilt from the log
                 logger.exception("shipper: starting again from the log")

@@ -54,6 +54,7 @@ def is_replayable(episode: Episode) -> bool:
         and episode.lane == "online"
         and episode.reward is not None
         and episode.train_consent
+        and not episode.quarantine_ids
         and episode.untrainable is None
         and bool(episode.segments)
         and all(segment.is_sound for segment in episode.segments)

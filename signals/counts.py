@@ -43,6 +43,12 @@ class Counts:
         self._added[hour, kind, "pending"] -= n
         self._added[hour, kind, fate] += n
 
+    def move(self, kind: Kind, at: float, before: Fate, after: Fate) -> None:
+        """One record's fate is another one now."""
+        hour = int(at // HOUR_S)
+        self._added[hour, kind, before] -= 1
+        self._added[hour, kind, after] += 1
+
     def forget(self) -> None:
         """A transaction begins: what an earlier one could not save is void."""
         self._added.clear()
@@ -72,11 +78,3 @@ class Counts:
         for kind, name, n in rows:
             totals[kind][name] = n
         return totals
-
-    def hours(self, since: int) -> dict[int, dict[str, dict[str, int]]]:
-        """From hour `since` on (hours since 1970), each as `totals`."""
-        by_hour: dict[int, dict[str, dict[str, int]]] = {}
-        rows = self._db.execute("SELECT hour, kind, name, n FROM counts WHERE hour >= ?", (since,))
-        for hour, kind, name, n in rows:
-            by_hour.setdefault(hour, {}).setdefault(kind, {})[name] = n
-        return by_hour

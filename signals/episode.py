@@ -1,6 +1,9 @@
 """Builds the episode of one judged trace. Pure: the same inputs make the same bytes."""
 
+import msgspec
+
 from signals.judge import Judgement
+from signals.trust.cap_state import Weighed
 from tendril.ids import digest_of
 from tendril.records import Episode, Maturity, Segment, Trace
 
@@ -8,6 +11,11 @@ from tendril.records import Episode, Maturity, Segment, Trace
 def is_held_out(session_id: str, share: float) -> bool:
     """Whether the session is kept from the learner: by hash, so a session never changes sides."""
     return int(digest_of("held_out", session_id)[:8], 16) / 2**32 < share
+
+
+def revision_id(trace_id: str, recipe_digest: str, revision: int) -> str:
+    """The episode's id: a replay makes the same one."""
+    return digest_of(trace_id, recipe_digest, str(revision))
 
 
 def build_episode(
@@ -21,10 +29,11 @@ def build_episode(
     supersedes: str | None = None,
     maturity: Maturity = "final",
     previous_maturity: Maturity | None = None,
+    quarantine_ids: tuple[str, ...] = (),
 ) -> Episode:
-    """One trace as an episode; its id is the hash of trace, recipe and revision."""
+    """One trace as an episode."""
     return Episode(
-        episode_id=digest_of(trace.trace_id, recipe_digest, str(revision)),
+        episode_id=revision_id(trace.trace_id, recipe_digest, revision),
         session_id=trace.session_id,
         tenant=trace.tenant,
         user_key=trace.user_key,
@@ -52,8 +61,20 @@ def build_episode(
         supersedes=supersedes,
         maturity=maturity,
         previous_maturity=previous_maturity,
+        quarantine_ids=quarantine_ids,
         train_consent=trace.train_consent,
         untrainable=trace.untrainable,
+    )
+
+
+def with_caps(episode: Episode, caps: Weighed) -> Episode:
+    """The episode, of which that much is left."""
+    return msgspec.structs.replace(
+        episode,
+        weight=episode.weight * caps.weight,
+        cap=caps.weight,
+        capped_by=caps.reason,
+        account_age_s=caps.account_age_s,
     )
 
 

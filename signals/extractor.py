@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from signals.intake import Taken, take
+from signals.intake import take
 from signals.joiner import Joiner
 from signals.lake_writer import LakeWriter
 from signals.outbox import Outgoing
@@ -30,19 +30,14 @@ class Turn(NamedTuple):
 class Extractor:
     """Owns one partition's state while the reader's group says that it is this process's."""
 
-    def __init__(
-        self, log: EventLog, state: State, joiner: Joiner, lake: LakeWriter | None
-    ) -> None:
+    def __init__(self, log: EventLog, state: State, joiner: Joiner, lake: LakeWriter) -> None:
         self._log, self._state, self._joiner, self._lake = log, state, joiner, lake
         self._last_sent = joiner.logged
         self._send_leftovers()
 
     def offsets(self) -> Offsets:
         """From where on records are wanted; some of them may have been joined already."""
-        joined = self._joiner.offsets()
-        if self._lake is None:
-            return joined
-        stored = self._lake.offsets()
+        joined, stored = self._joiner.offsets(), self._lake.offsets()
         return {place: min(offset, stored[place]) for place, offset in joined.items()}
 
     def turn(
@@ -58,7 +53,9 @@ class Extractor:
         more = self._joiner.step(batch, now=now, caught_up=caught_up, consents=consents)
         outgoing = self._joiner.take_outgoing()
         self._publish(outgoing)
-        self._store(batch)
+        self._lake.add(batch)
+        if self._lake.is_due():
+            self.flush()
         return Turn(more, [record for _, _, record in outgoing])
 
     def ledger(self) -> Ledger:
@@ -67,15 +64,14 @@ class Extractor:
 
     def flush(self) -> None:
         """Write what has gathered for the lake."""
-        if self._lake is not None:
-            self._commit()
+        self._lake.commit()
+        self._joiner.sent(self._last_sent)
 
     def close(self) -> None:
         """Write what has gathered, and let go of the state."""
         try:
-            if self._lake is not None:
-                self._commit()
-                self._lake.write_ledger(self.ledger())
+            self.flush()
+            self._lake.write_ledger(self.ledger())
         finally:
             self._state.close()
 
@@ -94,18 +90,4 @@ class Extractor:
             self._log.append([(key, record) for _, key, record in page])
             self._last_sent = page[-1][0]
             self._joiner.note_logged(self._last_sent)
-        if self._lake is not None:
-            self._lake.add_episodes(outgoing)
-        elif unsent:
-            self._joiner.sent(self._last_sent)
-
-    def _store(self, batch: Taken) -> None:
-        if self._lake is not None:
-            self._lake.add(batch)
-            if self._lake.is_due():
-                self._commit()
-
-    def _commit(self) -> None:
-        assert self._lake is not None
-        self._lake.commit()
-        self._joiner.sent(self._last_sent)
+        self._lake.add_episodes(outgoing)

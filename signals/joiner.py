@@ -11,15 +11,19 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from signals.asides import Aside
 from signals.counts import HOUR_S, KINDS, Fate
 from signals.intake import Taken
 from signals.looks import Looks, owner_of
 from signals.outbox import Outgoing
+from signals.releases import Releases
 from signals.review import Reviewer
-from signals.state import Aside, OpenTrace, State, StoredEvent, Tombstone
+from signals.state import OpenTrace, State, StoredEvent, Tombstone
+from signals.trust.cap_state import UNCAPPED, Arrival, Weighed
 from tendril.log import LogRecord, Offsets, TopicPartition
+from tendril.quarantine import Quarantines
 from tendril.records import Consent, Feedback, InvalidRecord, Ledger, Record, Trace, decode
-from tendril.settings import TenantConsent
+from tendril.settings import TenantConsent, TrustSettings
 
 TOPICS = (Trace.TOPIC, Feedback.TOPIC)
 SETTLE_S = 0.5
@@ -40,13 +44,28 @@ class Joiner:
         *,
         partition: int = 0,
         tenants: Mapping[str, TenantConsent] = NO_TENANTS,
+        quarantines: Quarantines | None = None,
+        trust: TrustSettings | None = None,
     ) -> None:
+        """`quarantines`: those on the log; who owns the joiner takes in what is new before each
+        step. `trust`: None for no caps."""
         self._state, self._schedule = state, reviewer.schedule
         self._places = tuple(TopicPartition(topic, partition) for topic in TOPICS)
         self._memory_s = 2 * self._schedule.window_s + MEMORY_EXTRA_S
         self._consents = state.consents(tenants)
         self._has_consents = False
-        self._looks = Looks(state, reviewer, may_train=self._may_train, memory_s=self._memory_s)
+        quarantines = Quarantines() if quarantines is None else quarantines
+        self._releases = Releases(
+            state.held, state.counts, quarantines, user_agrees=self._user_agrees
+        )
+        self._caps = None if trust is None else state.caps(trust)
+        self._looks = Looks(
+            state,
+            reviewer,
+            may_train=self._may_train,
+            quarantines=quarantines,
+            memory_s=self._memory_s,
+        )
         self._outgoing: list[Outgoing] = []
         self._logged = state.outbox.logged()
 
@@ -75,9 +94,11 @@ class Joiner:
             clock = self._advance_clock(now if caught_up else None)
             more, episodes = self._looks.take_due(clock)
             more |= self._take_orphans(clock)
+            more_freed, freed = self._releases.take_due(clock)
+            more |= more_freed
             if not more:  # what is open still needs its id remembered, however old it is
                 self._state.forget(clock)
-            outgoing = self._state.outbox.put([*letters, *episodes])
+            outgoing = self._state.outbox.put([*letters, *episodes, *freed])
         self._outgoing += outgoing  # only what was committed
         return more
 
@@ -120,8 +141,11 @@ class Joiner:
         self._has_consents = self._consents.say_something()
 
     def _may_train(self, trace: Trace, made_at: float, as_of: float) -> bool:
+        return self._user_agrees(trace.tenant, trace.user_key, made_at, as_of)
+
+    def _user_agrees(self, tenant: str, user_key: str, made_at: float, as_of: float) -> bool:
         return not self._has_consents or self._consents.allows_training(
-            trace.tenant, trace.user_key, made_at=made_at, as_of=as_of
+            tenant, user_key, made_at=made_at, as_of=as_of
         )
 
     def _take_invalid(self, batch: Taken) -> list[tuple[str, Record]]:
@@ -134,7 +158,8 @@ class Joiner:
     def _take_traces(self, traces: Sequence[tuple[Trace, LogRecord]]) -> None:
         ids = {trace.trace_id for trace, _ in traces}
         known = {*self._state.open_since(ids), *self._state.closed_fates(ids)}
-        opened, refused = [], []
+        opened: list[tuple[Trace, LogRecord]] = []
+        refused = []
         count = self._state.counts.read
         for trace, record in traces:
             at = record.appended_at
@@ -145,17 +170,35 @@ class Joiner:
                 refused.append(Tombstone(trace.trace_id, "opted_out", at + self._memory_s))
             else:
                 count("traces", at, "pending")
-                opened.append(self._open(trace, record))
+                opened.append((trace, record))
             known.add(trace.trace_id)
-        self._state.open_traces(opened)
+        caps = self._weigh(opened)
+        self._state.open_traces(
+            [
+                self._open(trace, record, cap)
+                for (trace, record), cap in zip(opened, caps, strict=True)
+            ]
+        )
         self._close(refused)
 
-    def _open(self, trace: Trace, record: LogRecord) -> OpenTrace:
+    def _weigh(self, opened: Sequence[tuple[Trace, LogRecord]]) -> list[Weighed]:
+        """What the caps leave of each, decided once. What was simulated is nobody's influence."""
+        if self._caps is None:
+            return [UNCAPPED] * len(opened)
+        online = [(trace, record) for trace, record in opened if trace.lane == "online"]
+        weighed = iter(self._caps.weigh(
+            [Arrival(trace.tenant, trace.user_key, record.appended_at) for trace, record in online]
+        ))  # fmt: skip
+        return [next(weighed) if trace.lane == "online" else UNCAPPED for trace, _ in opened]
+
+    def _open(self, trace: Trace, record: LogRecord, caps: Weighed) -> OpenTrace:
         """No feedback changes what silence is worth: its end is at once."""
         stage = self._schedule.final_stage if trace.suppressed else 0
         at = record.appended_at
         due_at = at if trace.suppressed else self._schedule.due_at(stage, at)
-        return OpenTrace(trace.trace_id, at, due_at, stage, 0, None, None, False, 0, record.value)
+        return OpenTrace(
+            trace.trace_id, at, due_at, stage, 0, None, None, None, 0, *caps, record.value
+        )
 
     def _take_feedback(self, feedback: Sequence[tuple[Feedback, LogRecord]]) -> None:
         """Keep what is about traces that are open or may still come."""
@@ -203,7 +246,7 @@ class Joiner:
         """Clients make ids unique within a trace, else within what the event is about."""
         at, owner = record.appended_at, owner_of(event.session_id, event.user_key)
         skew_s = event.ingested_at - event.client_time if event.type == "heartbeat" else None
-        is_new = self._state.put_aside(
+        is_new = self._state.asides.put(
             Aside(owner, event.event_id, at + self._memory_s, at, skew_s)
         )
         self._state.counts.read("feedback", at, "no_trace" if is_new else "duplicate")

@@ -12,7 +12,7 @@ from signals.intake import Taken
 from signals.outbox import Outgoing
 from tendril.lake.offsets import app_id
 from tendril.log import LogRecord, Offsets, TopicPartition
-from tendril.records import Episode, Feedback, Ledger, Trace
+from tendril.records import Episode, Feedback, Ledger, Quarantine, Trace
 
 if TYPE_CHECKING:  # Arrow and Delta take a second to import
     import pyarrow as pa
@@ -30,11 +30,13 @@ class LakeWriter:
     def __init__(self, lake: "Lake", partition: int, *, interval_s: float) -> None:
         self._lake, self._partition, self._interval_s = lake, partition, interval_s
         self._reached = {
-            topic: self._committed(topic) for topic in (Trace.TOPIC, Feedback.TOPIC, Episode.TOPIC)
+            table: self._committed(table)
+            for table in (Trace.TOPIC, Feedback.TOPIC, Episode.TOPIC, Quarantine.TOPIC)
         }
         self._traces: list[tuple[Trace, LogRecord]] = []
         self._feedback: list[tuple[Feedback, LogRecord]] = []
         self._episodes: list[Episode] = []
+        self._held: list[Episode] = []
         self._ahead: dict[str, int] = {}
         self._committed_at = time.monotonic()
 
@@ -47,8 +49,8 @@ class LakeWriter:
 
     @property
     def next_episode(self) -> int:
-        """Number of the first outgoing record that the lake has not seen."""
-        return self._reached[Episode.TOPIC]
+        """Number behind the last outgoing record that the lake has seen."""
+        return max(self._reached[Episode.TOPIC], self._reached[Quarantine.TOPIC])
 
     def add(self, batch: Taken) -> None:
         """Traces and feedback as they came from the log."""
@@ -59,27 +61,35 @@ class LakeWriter:
             self._ahead[place.topic] = next_offset
 
     def add_episodes(self, outgoing: Iterable[Outgoing]) -> None:
-        """Episodes among what was decided, in order."""
+        """Episodes among what was decided, in order; those held back have a table of their own."""
         for seq, _, record in outgoing:
-            if seq >= self.next_episode:
-                self._ahead[Episode.TOPIC] = seq + 1
-                if isinstance(record, Episode):
-                    self._episodes.append(record)
+            if not isinstance(record, Episode):
+                continue
+            table = Quarantine.TOPIC if record.quarantine_ids else Episode.TOPIC
+            if seq >= self._reached[table]:
+                self._ahead[table] = seq + 1
+                (self._held if record.quarantine_ids else self._episodes).append(record)
 
     def is_due(self) -> bool:
-        num_rows = len(self._traces) + len(self._feedback) + len(self._episodes)
+        num_rows = len(self._traces) + len(self._feedback) + len(self._episodes) + len(self._held)
         is_time = time.monotonic() - self._committed_at >= self._interval_s
         return num_rows >= MAX_ROWS or (num_rows > 0 and is_time)
 
     def commit(self) -> None:
         """Write what has gathered."""
-        from tendril.lake.rows import episodes_to_arrow, feedback_to_arrow, traces_to_arrow
+        from tendril.lake.rows import (
+            episodes_to_arrow,
+            feedback_to_arrow,
+            quarantined_to_arrow,
+            traces_to_arrow,
+        )
 
         self._append(Trace.TOPIC, self._traces, lambda pairs: traces_to_arrow(*unzipped(pairs)))
         self._append(
             Feedback.TOPIC, self._feedback, lambda pairs: feedback_to_arrow(*unzipped(pairs))
         )
         self._append(Episode.TOPIC, self._episodes, episodes_to_arrow)
+        self._append(Quarantine.TOPIC, self._held, quarantined_to_arrow)
         self._committed_at = time.monotonic()
 
     def write_ledger(self, ledger: Ledger) -> None:

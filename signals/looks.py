@@ -8,8 +8,9 @@ import heapq
 from collections.abc import Callable, Sequence
 
 from signals.counts import Fate
-from signals.review import Reviewer
+from signals.review import Reviewer, Verdict
 from signals.state import OpenTrace, State, StoredEvent, Tombstone
+from tendril.quarantine import Quarantines
 from tendril.records import Record, Trace, decode
 
 MAX_DUE = 2_000
@@ -25,10 +26,17 @@ class Looks:
     """What is due in one partition's state. Called inside its transaction."""
 
     def __init__(
-        self, state: State, reviewer: Reviewer, *, may_train: MayTrain, memory_s: float
+        self,
+        state: State,
+        reviewer: Reviewer,
+        *,
+        may_train: MayTrain,
+        quarantines: Quarantines,
+        memory_s: float,
     ) -> None:
         self._state, self._reviewer, self._schedule = state, reviewer, reviewer.schedule
         self._may_train, self._memory_s = may_train, memory_s
+        self._quarantines = quarantines
         self._has_heartbeats = False
 
     def take_due(self, clock: float) -> tuple[bool, list[Keyed]]:
@@ -40,7 +48,7 @@ class Looks:
             return False, []
         is_full = len(due) == MAX_DUE
         horizon = due[-1][:2] if is_full else (clock, LAST_ID)
-        self._has_heartbeats = self._state.has_heartbeats()
+        self._has_heartbeats = self._state.asides.has_heartbeats()
         stored = self._state.events_of([trace_id for _, trace_id, _ in due])
         waiting: dict[str, OpenTrace] = {}
         closed: list[Tombstone] = []
@@ -67,14 +75,17 @@ class Looks:
         events = [event for event in stored if event.appended_at < opened.due_at]
         if opened.stage < final and not events:
             return self._next(opened)
-        if opened.stage > final and len(events) == opened.num_settled:
+        has_news = len(events) > opened.num_settled or self._quarantines.num_taken
+        if opened.stage > final and not has_news:
             return self._close(opened, stored, "late")
         trace = decode(Trace, opened.value)
         if not self._may_train(trace, opened.appended_at, opened.due_at):
             return self._close(opened, stored, "opted_out")
-        verdict = self._reviewer.review(opened, trace, events, self._skews_s(trace, opened, events))
+        verdict = self._reviewer.review(
+            opened, trace, events, self._skews_s(trace, opened, events), self._quarantines
+        )
         if opened.stage >= final:
-            opened = self._settle(opened, verdict.fates)
+            opened = self._settle(opened, verdict)
         if (episode := verdict.episode) is not None:
             episodes.append((episode.session_id, episode))
             opened = opened._replace(
@@ -96,18 +107,28 @@ class Looks:
         if not events or not self._has_heartbeats:
             return ()
         owner = owner_of(trace.session_id, trace.user_key)
-        return self._state.heartbeat_skews_s(owner, before=opened.due_at)
+        return self._state.asides.heartbeat_skews_s(owner, before=opened.due_at)
 
-    def _settle(self, opened: OpenTrace, fates: Sequence[tuple[StoredEvent, Fate]]) -> OpenTrace:
-        """Count what the end of the window, or the look at latecomers, has decided."""
-        settle = self._state.counts.settle
+    def _settle(self, opened: OpenTrace, verdict: Verdict) -> OpenTrace:
+        """Count what the end of the window, or the look at latecomers, has decided.
+
+        A quarantine holds the trace; that feedback belongs to it is true all the same.
+        """
+        settle, fates = self._state.counts.settle, verdict.fates
+        kept_as: Fate = "quarantined" if verdict.is_held else "joined"
+        if verdict.episode is not None and verdict.is_held:
+            self._state.held.keep(opened.appended_at, verdict.episode, self._quarantines)
+        elif opened.fate == "quarantined" and not verdict.is_held:
+            self._state.held.drop([opened.trace_id])
         ended_at = self._schedule.due_at(self._schedule.final_stage, opened.appended_at)
         for event, fate in fates:
             if not opened.is_settled or event.appended_at >= ended_at:
                 settle("feedback", event.appended_at, fate)
-        if not opened.is_settled:
-            settle("traces", opened.appended_at, "joined")
-        return opened._replace(is_settled=True, num_settled=len(fates))
+        if opened.fate is None:
+            settle("traces", opened.appended_at, kept_as)
+        elif opened.fate != kept_as:
+            self._state.counts.move("traces", opened.appended_at, opened.fate, kept_as)
+        return opened._replace(fate=kept_as, num_settled=len(fates))
 
     def _close(self, opened: OpenTrace, stored: Sequence[StoredEvent], fate: Fate) -> Tombstone:
         """The trace is over; what of it is not counted yet, and what comes later, meets `fate`."""

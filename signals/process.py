@@ -10,34 +10,26 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from signals.counts import KINDS
+from signals.decisions import Decisions
 from signals.extractor import Extractor
-from signals.joiner import TOPICS, Joiner
-from signals.lake_writer import LakeWriter
-from signals.recipe import Recipe, load_recipe
-from signals.review import Reviewer
-from signals.schedule import Schedule
-from signals.state import State
+from signals.joiner import TOPICS
+from signals.workshop import Workshop
 from tendril.lake import open_lake
 from tendril.lake.results import LakeUnavailable, OffsetsMoved
 from tendril.log import (
     EventLog,
     LeaseLost,
     LogReader,
-    LogRecord,
     LogUnavailable,
     Offsets,
-    drain,
     open_log,
 )
-from tendril.records import Consent, Episode, Ledger, Record
+from tendril.quarantine import Quarantines
+from tendril.records import Episode, Ledger, Record
 from tendril.settings import Settings
 from tendril.telemetry import NO_TELEMETRY, Telemetry, setup
-
-if TYPE_CHECKING:
-    from tendril.lake.lake import Lake
 
 GROUP = "signals"
 POLL_TIMEOUT_S = 0.2
@@ -68,79 +60,11 @@ def run(settings: Settings, stop: threading.Event) -> None:
         log.close()
 
 
-def reviewer_of(settings: Settings, recipe: Recipe) -> Reviewer:
-    """Judges by `recipe`, at the moments that the settings name."""
-    signals = settings.signals
-    return Reviewer(
-        recipe=recipe,
-        recipe_digest=recipe.digest,
-        schedule=Schedule(
-            revise_after_s=signals.revise_after_s,
-            window_s=signals.feedback_window_s,
-            lateness_s=signals.lateness_s,
-        ),
-        held_out_share=signals.held_out_share,
-    )
-
-
-class Workshop:
-    """Opens what one partition needs."""
-
-    def __init__(self, settings: Settings, log: EventLog, lake: "Lake | None") -> None:
-        self.settings, self._log, self._lake = settings, log, lake
-        self._reviewer = reviewer_of(settings, load_recipe(settings.signals.recipe))
-
-    def open(self, partition: int) -> Extractor:
-        """Raises `LogUnavailable`, `LakeUnavailable`, `ValueError` for another log's state."""
-        state = State(self.settings.path(self.settings.signals.folder / f"{partition}.db"))
-        try:
-            tenants = self.settings.privacy.tenants
-            joiner = Joiner(state, self._reviewer, partition=partition, tenants=tenants)
-            self._refuse_foreign(state, joiner)
-            writer = None
-            if self._lake is not None:
-                interval_s = self.settings.lake.commit_interval_s
-                writer = LakeWriter(self._lake, partition, interval_s=interval_s)
-                with state.change():
-                    state.outbox.start(writer.next_episode)
-            return Extractor(self._log, state, joiner, writer)
-        except BaseException:
-            state.close()
-            raise
-
-    def _refuse_foreign(self, state: State, joiner: Joiner) -> None:
-        ends = self._log.end_offsets(TOPICS)
-        for place, offset in joiner.offsets().items():
-            if offset > ends.get(place, 0):
-                raise ValueError(
-                    f"{state.path}: expected offset <= {ends.get(place, 0)} (the end of the log's "
-                    f"{place.topic}), got {offset}. The log is another one or was cut; remove the "
-                    f"state file to join again from the log's beginning"
-                )
-
-
-class Decisions:
-    """The `consents` topic from its beginning: every partition's state wants all of it."""
-
-    def __init__(self, log: EventLog) -> None:
-        self._reader = log.reader(None, (Consent.TOPIC,))
-        self.all: list[LogRecord] = []
-
-    def poll(self) -> list[LogRecord]:
-        """What is new."""
-        new = list(drain(self._reader))
-        self.all += new
-        return new
-
-    def close(self) -> None:
-        self._reader.close()
-
-
 class Shift:
     """The partitions that are this process's now, by number."""
 
-    def __init__(self, reader: LogReader, workshop: Workshop) -> None:
-        self._reader, self._workshop = reader, workshop
+    def __init__(self, reader: LogReader, workshop: Workshop, quarantines: Quarantines) -> None:
+        self._reader, self._workshop, self._quarantines = reader, workshop, quarantines
         self._open: dict[int, Extractor] = {}
 
     @property
@@ -157,7 +81,7 @@ class Shift:
             self._open.pop(number).close()
         new = frozenset(numbers - self._open.keys())
         for number in sorted(new):
-            self._open[number] = self._workshop.open(number)
+            self._open[number] = self._workshop.open(number, self._quarantines)
             self._reader.seek(self._open[number].offsets())
         return new
 
@@ -189,7 +113,8 @@ def join(
 ) -> None:
     """Work until `stop`, and start over after an outage or another reader's turn."""
     while not stop.is_set():
-        shift, decisions = Shift(reader, workshop), Decisions(log)
+        decisions = Decisions(log)
+        shift = Shift(reader, workshop, decisions.quarantines)
         try:
             work(log, reader, shift, decisions, stop, workshop.settings, telemetry)
         except LeaseLost as lost:
@@ -231,7 +156,7 @@ def work(
                 mine,
                 now=polled_at,
                 caught_up=caught_up,
-                consents=decisions.all if number in new else decided,
+                consents=decisions.consents if number in new else decided,
             )
             report(telemetry, turn.published)
             more |= turn.more

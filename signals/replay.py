@@ -14,13 +14,15 @@ from zlib import crc32
 
 import msgspec
 
+from signals.decisions import Decisions
+from signals.episode import revision_id, with_caps
 from signals.intake import take
 from signals.joiner import SETTLE_S, TOPICS, Joiner
 from signals.review import Reviewer
 from signals.state import State
-from tendril.ids import digest_of
+from signals.trust.cap_state import Weighed
 from tendril.log import EventLog, LogRecord, read_all
-from tendril.records import Consent, Episode, InvalidRecord, decode
+from tendril.records import Episode, InvalidRecord, decode
 from tendril.settings import Settings
 
 BATCH_RECORDS = 10_000
@@ -44,7 +46,8 @@ def replay(
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         joiners: dict[int, Joiner] = {}
-        consents = list(read_all(log, [Consent.TOPIC]))
+        decisions = stack.enter_context(closing(Decisions(log)))
+        consents = decisions.poll()
         while batch := list(islice(records, batch_records)):
             until = max(until, *(record.appended_at for record in batch))
             mine = [r for r in batch if r.appended_at >= since and is_of(r.key, share)]
@@ -52,7 +55,13 @@ def replay(
                 if number not in joiners:
                     state = stack.enter_context(closing(State(folder / f"{number}.db")))
                     tenants = settings.privacy.tenants
-                    joiners[number] = Joiner(state, reviewer, partition=number, tenants=tenants)
+                    joiners[number] = Joiner(
+                        state,
+                        reviewer,
+                        partition=number,
+                        tenants=tenants,
+                        quarantines=decisions.quarantines,
+                    )
                     _step(joiners[number], [], consents=consents)
                 here = [record for record in mine if record.partition == number]
                 newest |= _step(joiners[number], here)
@@ -81,6 +90,16 @@ def published(log: EventLog) -> dict[str, Episode]:
     return newest
 
 
+def recapped(replayed: Iterable[Episode], before: Mapping[str, Episode]) -> list[Episode]:
+    """With what the caps left of each when it was taken in: a replay of a share cannot know."""
+    return [
+        with_caps(episode, Weighed(old.cap, old.capped_by, old.account_age_s))
+        if (old := before.get(episode.segments[0].trace_id))
+        else episode
+        for episode in replayed
+    ]
+
+
 def as_revisions(replayed: Sequence[Episode], before: Mapping[str, Episode]) -> list[Episode]:
     """What replaces published episodes whose reward or credit is another now."""
     revised = []
@@ -94,9 +113,9 @@ def as_revisions(replayed: Sequence[Episode], before: Mapping[str, Episode]) -> 
             msgspec.structs.replace(
                 episode,
                 revision=revision,
-                episode_id=digest_of(trace_id, episode.recipe_digest, str(revision)),
+                episode_id=revision_id(trace_id, episode.recipe_digest, revision),
                 supersedes=old.episode_id,
-                previous_maturity=old.maturity,
+                previous_maturity=old.previous_maturity if old.quarantine_ids else old.maturity,
             )
         )
     return revised

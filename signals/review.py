@@ -13,12 +13,16 @@ import msgspec
 
 from signals.clocks import event_time, session_skew_s
 from signals.counts import Fate
-from signals.episode import build_episode, is_held_out
+from signals.episode import build_episode, is_held_out, with_caps
 from signals.judge import Judgement, judge
 from signals.recipe import Recipe
 from signals.schedule import Schedule
 from signals.state import OpenTrace, StoredEvent
+from signals.trust.cap_state import UNCAPPED
+from tendril.quarantine import Quarantines, Subject
 from tendril.records import MATURITIES, Episode, Feedback, Maturity, Trace, decode
+
+NEVER_FREE = 255
 
 
 class Verdict(NamedTuple):
@@ -30,6 +34,8 @@ class Verdict(NamedTuple):
     """Fingerprint of what was said, now or before."""
     fates: Sequence[tuple[StoredEvent, Fate]]
     """Of every event that was logged before this moment."""
+    is_held: bool
+    """A quarantine keeps it from training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +53,7 @@ class Reviewer:
         trace: Trace,
         stored: Sequence[StoredEvent],
         heartbeats_s: Sequence[float],
+        quarantines: Quarantines,
     ) -> Verdict:
         """`stored`: the events logged before `opened.due_at`; `heartbeats_s`: see `clocks`."""
         pairs = [(event, decode(Feedback, event.value)) for event in stored]
@@ -66,10 +73,15 @@ class Reviewer:
         fates += [
             (kept, "invalid" if event.event_id in invalid else "joined") for kept, event in usable
         ]
-        judged = fingerprint(judgement, self.schedule.maturity(opened.stage))
+        held_by = holders(quarantines, trace, [event for _, event in usable], opened.due_at)
+        judged = fingerprint(
+            judgement, held_by, self.schedule.maturity(opened.stage), opened.judged
+        )
         if not self._is_news(opened, judgement, judged):
-            return Verdict(None, opened.judged, fates)
-        return Verdict(self._episode(opened, trace, judgement), judged, fates)
+            return Verdict(None, opened.judged, fates, bool(held_by))
+        return Verdict(
+            self._episode(opened, trace, judgement, held_by), judged, fates, bool(held_by)
+        )
 
     def _misfortune(
         self,
@@ -102,8 +114,10 @@ class Reviewer:
         knows = judgement.reward is not None or opened.revision > 0
         return knows and judged != opened.judged
 
-    def _episode(self, opened: OpenTrace, trace: Trace, judgement: Judgement) -> Episode:
-        return build_episode(
+    def _episode(
+        self, opened: OpenTrace, trace: Trace, judgement: Judgement, held_by: tuple[str, ...]
+    ) -> Episode:
+        episode = build_episode(
             trace,
             judgement,
             recipe_digest=self.recipe_digest,
@@ -112,15 +126,42 @@ class Reviewer:
             revision=opened.revision,
             supersedes=opened.episode_id,
             maturity=self.schedule.maturity(opened.stage),
-            previous_maturity=MATURITIES[opened.judged[-1]] if opened.judged else None,
+            previous_maturity=trainable_maturity(opened.judged),
+            quarantine_ids=held_by,
         )
+        return with_caps(episode, opened.caps) if opened.caps != UNCAPPED else episode
 
 
-def fingerprint(judgement: Judgement, maturity: Maturity) -> bytes:
-    """64 bits that change when the judgement does, and how mature it is as the last byte."""
+def holders(
+    quarantines: Quarantines, trace: Trace, events: Sequence[Feedback], as_of: float
+) -> tuple[str, ...]:
+    """Ids of the quarantines that hold a trace with this feedback back."""
+    if not quarantines.num_taken:
+        return ()
+    graded_at = {
+        f"{event.grader}@{event.grader_version}": event.ingested_at
+        for event in events
+        if event.type == "grader.scored"
+    }
+    found = quarantines.of(Subject.of(trace), graded_at=graded_at, as_of=as_of)
+    return tuple(record.quarantine_id for record in found)
+
+
+def fingerprint(
+    judgement: Judgement, held_by: tuple[str, ...], maturity: Maturity, before: bytes | None
+) -> bytes:
+    """64 bits that change with the judgement and what holds it, and the maturities of this look
+    and of the newest that nothing held (each a byte; `before`: the look before)."""
     content = (
         judgement.reward, judgement.weight, judgement.outcome, judgement.accepted_bytes,
-        judgement.components, judgement.credit,
+        judgement.components, judgement.credit, held_by,
     )  # fmt: skip
     digest = blake2b(msgspec.msgpack.encode(content), digest_size=8).digest()
-    return digest + bytes([MATURITIES.index(maturity)])
+    now = MATURITIES.index(maturity)
+    free = now if not held_by else before[-1] if before else NEVER_FREE
+    return digest + bytes([now, free])
+
+
+def trainable_maturity(judged: bytes | None) -> Maturity | None:
+    """Of the newest look that nothing held; None without any."""
+    return MATURITIES[judged[-1]] if judged and judged[-1] != NEVER_FREE else None

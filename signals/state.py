@@ -13,15 +13,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from signals.asides import SCHEMA as ASIDES_SCHEMA
+from signals.asides import Asides
 from signals.counts import SCHEMA as COUNTS_SCHEMA
 from signals.counts import Counts, Fate
+from signals.held import SCHEMA as HELD_SCHEMA
+from signals.held import Held
 from signals.outbox import SCHEMA as OUTBOX_SCHEMA
 from signals.outbox import Outbox
 from signals.privacy.consent import SCHEMA as CONSENT_SCHEMA
 from signals.privacy.consent import ConsentTable
+from signals.trust.cap_state import CapState, Weighed
 from tendril.log import TopicPartition
 from tendril.log.sqlite import connect, transaction, unavailable
-from tendril.settings import TenantConsent
+from tendril.settings import TenantConsent, TrustSettings
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS progress (
@@ -31,7 +36,8 @@ CREATE TABLE IF NOT EXISTS clock (one INTEGER PRIMARY KEY CHECK (one = 1), at RE
 CREATE TABLE IF NOT EXISTS traces (
     trace_id TEXT PRIMARY KEY, appended_at REAL NOT NULL, due_at REAL NOT NULL,
     stage INTEGER NOT NULL, revision INTEGER NOT NULL, episode_id TEXT, judged BLOB,
-    is_settled INTEGER NOT NULL, num_settled INTEGER NOT NULL, value BLOB NOT NULL);
+    fate TEXT, num_settled INTEGER NOT NULL, cap REAL NOT NULL, capped_by TEXT NOT NULL,
+    account_age_s REAL, value BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS traces_by_due ON traces (due_at);
 CREATE TABLE IF NOT EXISTS events (
     trace_id TEXT NOT NULL, event_id TEXT NOT NULL, appended_at REAL NOT NULL, value BLOB NOT NULL,
@@ -42,11 +48,6 @@ CREATE INDEX IF NOT EXISTS unclaimed_by_due ON unclaimed (due_at);
 CREATE TABLE IF NOT EXISTS closed (
     trace_id TEXT PRIMARY KEY, fate TEXT NOT NULL, forget_at REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS closed_by_age ON closed (forget_at);
-CREATE TABLE IF NOT EXISTS asides (
-    owner TEXT NOT NULL, event_id TEXT NOT NULL, forget_at REAL NOT NULL, at REAL NOT NULL,
-    skew_s REAL, PRIMARY KEY (owner, event_id)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS asides_by_age ON asides (forget_at);
-CREATE INDEX IF NOT EXISTS heartbeats ON asides (at) WHERE skew_s IS NOT NULL;
 """
 CACHE_KIB = 32_768
 
@@ -65,11 +66,25 @@ class OpenTrace(NamedTuple):
     """The last one's."""
     judged: bytes | None
     """Fingerprint of the last judgement."""
-    is_settled: bool
-    """Its fate is counted; it stays for latecomers."""
+    fate: Fate | None
+    """As it is counted; it stays for latecomers. None: it waits for the end of its window."""
     num_settled: int
     """Events of it whose fate is counted."""
+    cap: float
+    capped_by: str
+    account_age_s: float | None
     value: bytes
+
+    @property
+    def is_settled(self) -> bool:
+        return self.fate is not None
+
+    @property
+    def caps(self) -> Weighed:
+        return Weighed(self.cap, self.capped_by, self.account_age_s)
+
+
+OPEN_MARKS = ",".join("?" * len(OpenTrace._fields))
 
 
 class StoredEvent(NamedTuple):
@@ -90,16 +105,6 @@ class Tombstone(NamedTuple):
     forget_at: float
 
 
-class Aside(NamedTuple):
-    """Feedback about a session or a user: remembered for its id, heartbeats for their skew."""
-
-    owner: str
-    event_id: str
-    forget_at: float
-    at: float
-    skew_s: float | None
-
-
 class State:
     """See the module. Methods that change something are called inside `change()`."""
 
@@ -107,17 +112,26 @@ class State:
         self.path = path
         self._db = connect(path)
         try:
-            self._db.executescript(SCHEMA + COUNTS_SCHEMA + OUTBOX_SCHEMA + CONSENT_SCHEMA)
+            self._db.executescript(
+                SCHEMA + ASIDES_SCHEMA + COUNTS_SCHEMA + OUTBOX_SCHEMA + CONSENT_SCHEMA
+                + HELD_SCHEMA
+            )  # fmt: skip
             self._db.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         except sqlite3.OperationalError as error:
             self._db.close()
             raise unavailable(path, error) from error
         self.counts, self.outbox = Counts(self._db), Outbox(self._db)
+        self.asides, self.held = Asides(self._db), Held(self._db)
         self._check_pending()
 
     def consents(self, tenants: Mapping[str, TenantConsent]) -> ConsentTable:
         """What users have decided, and above them their tenants."""
         return ConsentTable(self._db, tenants)
+
+    def caps(self, trust: TrustSettings) -> CapState:
+        """How much traces of one user or tenant may still weigh."""
+        with self.change():
+            return CapState(self._db, trust)
 
     def close(self) -> None:
         self._db.close()
@@ -137,7 +151,7 @@ class State:
         """What is counted as pending is really there: looked up once, when the file is opened."""
         totals = self.counts.totals()
         for kind, question in (
-            ("traces", "SELECT COUNT(*) FROM traces WHERE NOT is_settled"),
+            ("traces", "SELECT COUNT(*) FROM traces WHERE fate IS NULL"),
             ("feedback", "SELECT (SELECT COUNT(*) FROM events) - "
                          "(SELECT COALESCE(SUM(num_settled), 0) FROM traces)"),
         ):  # fmt: skip
@@ -179,7 +193,7 @@ class State:
 
     def open_traces(self, traces: Sequence[OpenTrace]) -> None:
         """Add new traces; what waited for them is theirs."""
-        self._db.executemany("INSERT INTO traces VALUES (?,?,?,?,?,?,?,?,?,?)", traces)
+        self._db.executemany(f"INSERT INTO traces VALUES ({OPEN_MARKS})", traces)
         self._db.executemany(
             "DELETE FROM unclaimed WHERE trace_id = ?", [(trace.trace_id,) for trace in traces]
         )
@@ -196,7 +210,7 @@ class State:
         """Keep what a stage has changed, all but the value."""
         self._db.executemany(
             "UPDATE traces SET due_at=?, stage=?, revision=?, episode_id=?, judged=?, "
-            "is_settled=?, num_settled=? WHERE trace_id=?",
+            "fate=?, num_settled=? WHERE trace_id=?",
             [(*trace[2:9], trace.trace_id) for trace in traces],
         )
 
@@ -269,26 +283,8 @@ class State:
         if next_due_at is not None:
             self._db.execute("INSERT INTO unclaimed VALUES (?,?)", (trace_id, next_due_at))
 
-    def put_aside(self, aside: Aside) -> bool:
-        """Remember feedback without a trace; False if it is a repeat."""
-        row = self._db.execute("INSERT OR IGNORE INTO asides VALUES (?,?,?,?,?)", aside)
-        return row.rowcount == 1
-
-    def has_heartbeats(self) -> bool:
-        [(found,)] = self._db.execute(
-            "SELECT EXISTS (SELECT 1 FROM asides WHERE skew_s IS NOT NULL)"
-        )
-        return bool(found)
-
-    def heartbeat_skews_s(self, owner: str, before: float) -> list[float]:
-        """Ingest minus client time of the owner's heartbeats that were logged before a moment."""
-        rows = self._db.execute(
-            "SELECT skew_s FROM asides WHERE owner=? AND at<? AND skew_s IS NOT NULL",
-            (owner, before),
-        )
-        return [row[0] for row in rows]
-
     def forget(self, clock: float) -> None:
         """Drop tombstones and ids that nobody will ask for any more."""
         self._db.execute("DELETE FROM closed WHERE forget_at <= ?", (clock,))
-        self._db.execute("DELETE FROM asides WHERE forget_at <= ?", (clock,))
+        self.asides.forget(clock)
+        self.held.forget(clock)

@@ -40,11 +40,11 @@ class _Event(NamedTuple):
 
 def _drop_traces(db: sqlite3.Connection, counts: Counts, matches: Matches) -> set[str]:
     theirs = set()
-    rows = db.execute("SELECT trace_id, appended_at, is_settled, value FROM traces").fetchall()
-    for trace_id, at, is_settled, value in rows:
+    rows = db.execute("SELECT trace_id, appended_at, fate, value FROM traces").fetchall()
+    for trace_id, at, fate, value in rows:
         if matches(value) or matches(trace_id):
             theirs.add(trace_id)
-            if not is_settled:
+            if fate is None:
                 counts.settle("traces", at, "opted_out")
     for table in ("traces", "unclaimed"):
         ids = [(trace_id,) for trace_id in theirs]

@@ -2,18 +2,20 @@
 
 A stream does not know its window's sum beforehand, so shares are of the window before it (or of
 what is left of a fuller one: a quiet night does not throttle the morning). Within a window who
-comes first counts first. State is three SQLite tables in the caller's file and transaction; the
+comes first counts first. State is four SQLite tables in the caller's file and transaction; the
 clock is the log's, so a replay decides the same. With one state per partition the limits hold per
 partition; `caps.capped` on a whole batch holds them exactly.
 """
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from signals.trust.caps import CapLimits, feasible_share
+from signals.trust.caps import feasible_share
+from tendril.settings import TrustSettings
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS trust_accounts (
@@ -22,6 +24,8 @@ CREATE TABLE IF NOT EXISTS trust_accounts (
 CREATE TABLE IF NOT EXISTS trust_used (
     scope TEXT NOT NULL, name TEXT NOT NULL, mass REAL NOT NULL, PRIMARY KEY (scope, name)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS trust_start (
+    one INTEGER PRIMARY KEY CHECK (one = 1), at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS trust_window (
     one INTEGER PRIMARY KEY CHECK (one = 1), number INTEGER NOT NULL, mass REAL NOT NULL,
     users INTEGER NOT NULL, tenants INTEGER NOT NULL);
@@ -51,7 +55,11 @@ class Weighed(NamedTuple):
 
     weight: float
     reason: str
-    account_age_s: float
+    account_age_s: float | None
+    """None: as old as the service."""
+
+
+UNCAPPED = Weighed(1.0, "", None)
 
 
 class Window(NamedTuple):
@@ -64,10 +72,10 @@ class Window(NamedTuple):
 
 
 class CapState:
-    """Owns the three tables; every method is called inside the caller's transaction."""
+    """Owns the four tables; every method is called inside the caller's transaction."""
 
-    def __init__(self, db: sqlite3.Connection, limits: CapLimits, *, window_s: float) -> None:
-        self._db, self._limits, self._window_s = db, limits, window_s
+    def __init__(self, db: sqlite3.Connection, limits: TrustSettings) -> None:
+        self._db, self._limits = db, limits
         for statement in SCHEMA.split(";"):  # executescript would commit the caller's transaction
             db.execute(statement)
 
@@ -75,10 +83,11 @@ class CapState:
         """Weights in the order of `arrivals`, which come in the order of the log's time."""
         weighed: list[Weighed] = []
         window = self._window()
-        for number, group in groupby(arrivals, lambda a: int(a.at // self._window_s)):
+        old_before = self._started_at(arrivals) + self._limits.founding_s
+        for number, group in groupby(arrivals, lambda a: int(a.at // self._limits.window_s)):
             if number > window.number:
                 window = self._open_window(number, window)
-            weighed += self._weigh_in(window, list(group))
+            weighed += self._weigh_in(window, list(group), old_before)
         return weighed
 
     def forget(self, at: float) -> None:
@@ -93,6 +102,13 @@ class CapState:
         gone = self._db.execute("DELETE FROM trust_accounts WHERE account = ?", name).rowcount
         used = self._db.execute("DELETE FROM trust_used WHERE scope='user' AND name = ?", name)
         return gone + used.rowcount
+
+    def _started_at(self, arrivals: Sequence[Arrival]) -> float:
+        """When the first trace came."""
+        for arrival in arrivals[:1]:
+            self._db.execute("INSERT OR IGNORE INTO trust_start VALUES (1, ?)", (arrival.at,))
+        row = self._db.execute("SELECT at FROM trust_start").fetchone()
+        return float(row[0]) if row else 0.0
 
     def _window(self) -> Window:
         row = self._db.execute("SELECT number, mass, users, tenants FROM trust_window").fetchone()
@@ -115,13 +131,16 @@ class CapState:
         self._db.execute("INSERT OR REPLACE INTO trust_window VALUES (1,?,?,?,?)", window)
         return window
 
-    def _weigh_in(self, window: Window, arrivals: Sequence[Arrival]) -> list[Weighed]:
+    def _weigh_in(
+        self, window: Window, arrivals: Sequence[Arrival], old_before: float
+    ) -> list[Weighed]:
         accounts = {arrival.account for arrival in arrivals}
         first_seen = self._first_seen(accounts)
         used = self._used(accounts | {arrival.tenant for arrival in arrivals} | {""})
         weighed = []
         for arrival in arrivals:
-            age_s = arrival.at - first_seen.setdefault(arrival.account, arrival.at)
+            came_at = first_seen.setdefault(arrival.account, arrival.at)
+            age_s = arrival.at - came_at if came_at >= old_before else math.inf
             room, young = budgets(window, self._limits, age_s), _young(age_s, self._limits)
             owner = {"user": arrival.account, "tenant": arrival.tenant, "probation": ""}
             left = {
@@ -132,7 +151,8 @@ class CapState:
             weight = max(0.0, min(1.0, left[reason])) if reason else 1.0
             for scope in ("user", "tenant", "probation") if young else ("user", "tenant"):
                 used[scope, owner[scope]] = used.get((scope, owner[scope]), 0.0) + weight
-            weighed.append(Weighed(weight, reason if weight < 1 else "", age_s))
+            shown_age_s = age_s if age_s < math.inf else None
+            weighed.append(Weighed(weight, reason if weight < 1 else "", shown_age_s))
         self._save(arrivals, first_seen, used)
         return weighed
 
@@ -170,7 +190,7 @@ class CapState:
         )
 
 
-def budgets(window: Window, limits: CapLimits, age_s: float) -> dict[str, tuple[str, float]]:
+def budgets(window: Window, limits: TrustSettings, age_s: float) -> dict[str, tuple[str, float]]:
     """By reason: the scope that it counts in, and what that may weigh in this window."""
     found: dict[str, tuple[str, float]] = {}
     if age_s < limits.new_account_s:
@@ -189,5 +209,5 @@ def budgets(window: Window, limits: CapLimits, age_s: float) -> dict[str, tuple[
     return found
 
 
-def _young(age_s: float, limits: CapLimits) -> bool:
+def _young(age_s: float, limits: TrustSettings) -> bool:
     return bool(limits.max_probation_share) and age_s < limits.probation_s

@@ -10,23 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-NameArray = NDArray[np.str_]
+from signals.trust.columns import FloatArray, NameArray
+from tendril.settings import TrustSettings
+
 MAX_ROUNDS = 50
 FAIR_SHARES = 2.0
 """Where a limit is below what equals could have, a name may have this many fair shares."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapLimits:
-    """Limits of `[signals.trust]`; 0 is off."""
-
-    max_user_events: float = 20.0
-    max_user_share: float = 0.01
-    max_tenant_share: float = 0.5
-    new_account_s: float = 7 * 86_400.0
-    probation_s: float = 28 * 86_400.0
-    max_probation_share: float = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +30,7 @@ def capped(
     users_N: NameArray,
     tenants_N: NameArray,
     ages_s_N: FloatArray,
-    limits: CapLimits,
+    limits: TrustSettings,
     weights_N: FloatArray | None = None,
 ) -> Capped:
     """Weights of one batch: events a user, then probation, then users' and tenants' shares.

@@ -5,7 +5,8 @@ They look at weights after the caps, so a finding means that a cap is off, or go
 
 import numpy as np
 
-from signals.trust.caps import FloatArray, NameArray, feasible_share
+from signals.trust.caps import feasible_share
+from signals.trust.columns import FloatArray, NameArray
 from signals.trust.finding import Finding, Scope
 from signals.trust.window import Window
 

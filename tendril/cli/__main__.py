@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from tendril.cli.choices import Engines, Logs
+from tendril.cli.choices import Engines, JsonFlag, Logs, Reason, State
+from tendril.cli.groups import keys, quarantine
 
 app = typer.Typer(
     name="tendril",
@@ -20,14 +21,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; goes into the release history.")]
-
-
-class State:
-    """What the options before the command said."""
-
-    config: Path | None = None
 
 
 @app.callback()
@@ -237,39 +230,8 @@ def doctor(as_json: JsonFlag = False) -> None:
     sys.exit(run_doctor(State.config, as_json=as_json))
 
 
-keys = typer.Typer(help="Make, list and revoke the keys that applications and operators hold.")
 app.add_typer(keys, name="keys", no_args_is_help=True)
-
-
-@keys.command("create")
-def create_key(
-    name: Annotated[str, typer.Argument(help="Of the key: letters, digits, '.', '_', '-'.")],
-    tenant: Annotated[str | None, typer.Option(help="Whose it is; default: its name.")] = None,
-    operator: Annotated[bool, typer.Option("--operator", help="For an operator.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Also the offline lane.")] = False,
-    rpm: Annotated[int | None, typer.Option(min=1, help="Requests a minute.")] = None,
-    tpm: Annotated[int | None, typer.Option(min=1, help="Tokens a minute.")] = None,
-) -> None:
-    """Make a key and print it, this once: only its hash is kept."""
-    from tendril.cli.keys import create
-
-    create(State.config, name, tenant=tenant, operator=operator, offline=offline, rpm=rpm, tpm=tpm)
-
-
-@keys.command("list")
-def list_keys(as_json: JsonFlag = False) -> None:
-    """List keys by name, never by value."""
-    from tendril.cli.keys import print_keys
-
-    print_keys(State.config, as_json=as_json)
-
-
-@keys.command("revoke")
-def revoke_key(name: Annotated[str, typer.Argument(help="As `tendril keys list` says.")]) -> None:
-    """End a key; gateways and nodes see it within a second."""
-    from tendril.cli.keys import revoke
-
-    revoke(State.config, name)
+app.add_typer(quarantine, name="quarantine", no_args_is_help=True)
 
 
 def _run(command: str) -> None:

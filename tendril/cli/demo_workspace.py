@@ -97,6 +97,8 @@ def demo_settings(
             "revise_after_s": [],
             "lateness_s": 0.0,
             "held_out_share": 0.12,
+            # Two dozen people do a company's work here: each makes hundreds of traces an hour.
+            "trust": {"max_user_events": 0},
         },
         "learner": {"learning_rate": 3e-4, "publish_every_s": 45.0},
         # A minute of two dozen users decides less than an hour of a company: wider margins.

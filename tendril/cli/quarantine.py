@@ -12,8 +12,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from signals.trust.quarantine import Quarantines, by_hand, released
+from signals.trust.quarantine import by_hand, released
 from tendril.log import EventLog, open_log, read_all
+from tendril.quarantine import Quarantines
 from tendril.records import InvalidRecord, Quarantine, QuarantineScope, decode
 from tendril.settings import load_settings
 
@@ -47,6 +48,10 @@ def place(
     scopes: dict[str, QuarantineScope] = {known: known for known in get_args(QuarantineScope)}
     if scope not in scopes:
         raise QuarantineRefused(f"scope: expected one of {', '.join(scopes)}, got {scope}")
+    if scope == "user" and "/" not in name:
+        raise QuarantineRefused(f"user: expected TENANT/USER_KEY, got {name}")
+    if scope == "policy" and not name.isdecimal():
+        raise QuarantineRefused(f"policy: expected a version's number, got {name}")
     if until is not None and until <= since:
         raise QuarantineRefused(f"until: expected a time after {since}, got {until}")
     record = by_hand(
@@ -80,7 +85,7 @@ def read_quarantines(log: EventLog) -> Quarantines:
     known = Quarantines()
     for record in read_all(log, [Quarantine.TOPIC]):
         with contextlib.suppress(InvalidRecord):
-            known.take(decode(Quarantine, record.value))
+            known.take(decode(Quarantine, record.value), logged_at=record.appended_at)
     return known
 
 

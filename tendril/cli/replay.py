@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from signals.comparison import Change, Comparison, compare
-from signals.process import reviewer_of
 from signals.recipe import load_recipe
-from signals.replay import as_revisions, in_order, published, replay
+from signals.replay import as_revisions, in_order, published, recapped, replay
+from signals.workshop import reviewer_of
 from tendril.log import open_log
 from tendril.records import Episode, decode, encode
 from tendril.settings import load_settings
@@ -41,10 +41,11 @@ def run_replay(
     else:
         with ProcessPoolExecutor(workers) as pool:
             encoded = list(pool.map(_replay_share, *zip(*shares, strict=True)))
-    replayed = in_order(decode(Episode, value) for value in chain(*encoded))
     log = open_log(load_settings(file))
     try:
         before = published(log)
+        alike = recapped((decode(Episode, value) for value in chain(*encoded)), before)
+        replayed = in_order(alike)
         revisions = as_revisions(replayed, before)
         _print(compare(before, replayed), replayed, len(revisions), started, as_json=as_json)
         for start in range(0, len(revisions) if write else 0, MAX_SENT):

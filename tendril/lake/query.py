@@ -2,7 +2,8 @@
 
 The only file that imports DuckDB. It sees each Delta table as an Arrow dataset, so a condition on
 `day`, `user_bucket` or a time opens only the files that can hold such rows. `episodes` has every
-revision, `episodes_latest` the newest of each trace. DuckDB itself may open no file and no
+revision that nothing held back, `quarantine` those that something did, `episodes_latest` the newest
+of each trace (`quarantine_ids` says what holds it now). DuckDB itself may open no file and no
 address, and its settings are locked.
 """
 
@@ -19,7 +20,7 @@ from tendril.lake.schema import table_specs
 ROWS_A_FETCH = 1_000
 LATEST = """
 CREATE VIEW episodes_latest AS
-SELECT * FROM episodes
+SELECT * FROM (SELECT * FROM episodes UNION ALL BY NAME SELECT * FROM quarantine)
 QUALIFY row_number() OVER (
     PARTITION BY coalesce(trace_id, episode_id)
     ORDER BY revision DESC, closed_at DESC, episode_id DESC

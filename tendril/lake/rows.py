@@ -63,13 +63,9 @@ def episodes_to_arrow(episodes: Sequence[Episode]) -> pa.Table:
     return _table("episodes", Episode, episodes, _of_episodes(episodes))
 
 
-def quarantined_to_arrow(
-    episodes: Sequence[Episode], quarantine_ids: Sequence[Sequence[str]]
-) -> pa.Table:
-    """Rows of `quarantine`: episodes, each with the open quarantines that hold it back."""
-    ids = pa.array([list(held_by) for held_by in quarantine_ids], pa.list_(pa.string()))
-    columns = _of_episodes(episodes) | {"quarantine_ids": ids}
-    return _table("quarantine", Episode, episodes, columns)
+def quarantined_to_arrow(episodes: Sequence[Episode]) -> pa.Table:
+    """Rows of `quarantine`. Raises `UnstorableRecords`."""
+    return _table("quarantine", Episode, episodes, _of_episodes(episodes))
 
 
 def ledgers_to_arrow(ledgers: Sequence[Ledger]) -> pa.Table:

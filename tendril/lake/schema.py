@@ -71,8 +71,8 @@ def table_specs() -> Mapping[str, TableSpec]:
             ("served_at", "closed_at", "reward", "revision"),
         ),
         TableSpec(
-            "quarantine", pa.schema((*episode, pa.field("quarantine_ids", pa.list_(pa.string())))),
-            by_user, revised, ("served_at", "closed_at", "reward", "revision"),
+            "quarantine", pa.schema(episode), by_user, revised,
+            ("served_at", "closed_at", "reward", "revision"),
         ),
         TableSpec(
             "ledger", ledger_schema(), (DAY.name,), ("at", "process", "node", "kind", "outcome"),

@@ -73,7 +73,13 @@ class Episode(Record, frozen=True, kw_only=True):
     bucket: str = ""
     """Surface and language, as in `editor/python`."""
     weight: float = 1.0
-    """How much of an observation this is (an ignored suggestion counts half)."""
+    """How much of an observation this is (an ignored suggestion counts half), after `cap`."""
+    cap: float = 1.0
+    """What the caps on users and tenants leave of it, from 0 to 1."""
+    capped_by: str = ""
+    """Which cap lowered it; empty: none."""
+    account_age_s: float | None = None
+    """Of its user, when the trace was logged; None: as old as the service, or not known."""
     components: dict[str, float]
     """Reward parts by name; what was not observed is absent."""
     pending: tuple[str, ...] = ()
@@ -94,7 +100,9 @@ class Episode(Record, frozen=True, kw_only=True):
     supersedes: str | None = None
     maturity: Maturity = "final"
     previous_maturity: Maturity | None = None
-    """Of the revision that this one supersedes."""
+    """Of the last revision that could be trained on before this one."""
+    quarantine_ids: tuple[str, ...] = ()
+    """What holds it back: nobody trains on it. A release makes a new revision without them."""
     group_id: str | None = None
     train_consent: bool = True
     untrainable: str | None = None

@@ -11,7 +11,7 @@ from tendril.settings.section import Section
 class TrustSettings(Section):
     """How far one user, account or tenant may move the reward. 0 turns a limit off.
 
-    Not in force yet: the joiner does not ask for weights.
+    Limits hold for each partition of the log.
     """
 
     window_s: float = Field(default=3_600, gt=0)
@@ -27,6 +27,9 @@ class TrustSettings(Section):
     probation_s: float = Field(default=28 * 86_400, ge=0)
     """Age up to which an account shares `max_probation_share` with all others as young."""
     max_probation_share: float = Field(default=0.02, ge=0, lt=1)
+    founding_s: float = Field(default=7 * 86_400, ge=0)
+    """Who came within this long of the first trace counts as old: a service that begins to log
+    remembers nobody."""
     detectors_off: tuple[str, ...] = ()
     """Names of detectors that do not run."""
     mandatory_graders: tuple[str, ...] = ()

@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from signals.decisions import Decisions
 from signals.joiner import TOPICS
-from signals.process import Decisions, Shift, Workshop, work
+from signals.process import Shift, work
+from signals.workshop import Workshop
 from tendril.lake import lake_root
 from tendril.lake.lake import Lake
 from tendril.log import LogReader, LogRecord, Offsets, SqliteLog, TopicPartition
@@ -134,10 +136,11 @@ def extract(settings: Settings, group: str, switch: KillSwitch) -> None:
     lake = FragileLake(lake_root(settings))
     lake.switch = switch
     reader = FragileReader(log.reader(group, TOPICS), switch)
-    shift = Shift(reader, Workshop(settings, log, lake))
+    decisions = Decisions(log)
+    shift = Shift(reader, Workshop(settings, log, lake), decisions.quarantines)
     stop = threading.Event()
     threading.Timer(LONGEST_S, stop.set).start()
-    work(log, reader, shift, Decisions(log), stop, settings, NO_TELEMETRY)
+    work(log, reader, shift, decisions, stop, settings, NO_TELEMETRY)
     shift.close()
 
 

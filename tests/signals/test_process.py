@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from signals import process
-from signals.process import Workshop, join, run
+from signals.process import join, run
+from signals.workshop import Workshop
 from tendril.lake import open_lake
 from tendril.log import LogUnavailable, SqliteLog, TopicPartition
 from tendril.records import Episode, Feedback, Ledger, Record, Trace, decode

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from signals.comparison import compare
-from signals.process import reviewer_of
 from signals.recipe import Recipe, load_recipe
 from signals.replay import as_revisions, published, replay
+from signals.workshop import reviewer_of
 from tendril.consent import person_of
 from tendril.log import MemoryLog
 from tendril.records import Consent, Episode, Record, encode

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from signals.state import OpenTrace, State, StoredEvent, Tombstone
+from signals.trust.cap_state import UNCAPPED
 from tendril.lake import open_lake
 from tendril.lake.rows import episodes_to_arrow, feedback_to_arrow, traces_to_arrow
 from tendril.log import LogRecord, open_log
@@ -98,8 +99,9 @@ def _fill_state(path: Path) -> None:
             for i, is_settled in ((0, False), (1, True)):
                 trace = make_trace(trace_id=f"{name}-trace-{i}", user_key=key)
                 state.open_traces(
-                    [OpenTrace(trace.trace_id, 10.0, 99.0, 0, 0, None, None, is_settled,
-                               int(is_settled), encode(trace))]
+                    [OpenTrace(trace.trace_id, 10.0, 99.0, 0, 0, None, None,
+                               "joined" if is_settled else None, int(is_settled), *UNCAPPED,
+                               encode(trace))]
                 )  # fmt: skip
                 state.counts.read("traces", 10.0, "joined" if is_settled else "pending")
                 for n in range(2):

@@ -1,7 +1,8 @@
 """Quarantines: the fold of the records, what each holds back, and that a release stays one."""
 
 from signals.trust.finding import Finding
-from signals.trust.quarantine import Quarantines, account_id, by_hand, placed, released
+from signals.trust.quarantine import by_hand, placed, released
+from tendril.quarantine import Quarantines, Subject, account_id
 from tendril.records import PolicySpan
 from tests.builders import make_episode, make_segment
 
@@ -19,14 +20,14 @@ def test_an_episode_is_held_by_user_tenant_trace_and_policy():
         ("user", account_id("acme", "u1")), ("tenant", "acme"), ("trace", "t1"), ("policy", "7"),
     ):  # fmt: skip
         record = _place(scope, name)
-        assert Quarantines([record]).of(episode) == record
-        assert Quarantines([_place(scope, name + "x")]).of(episode) is None
+        assert Quarantines([record]).of(Subject.of(episode)) == [record]
+        assert Quarantines([_place(scope, name + "x")]).of(Subject.of(episode)) == []
 
 
 def test_only_rows_served_in_its_time_are_held():
     held = Quarantines([_place("tenant", "acme", since=10.0, until=20.0)])
     for served_at, is_held in ((9.9, False), (10.0, True), (19.9, True), (20.0, False)):
-        assert (held.of(make_episode(served_at=served_at)) is not None) == is_held
+        assert bool(held.of(Subject.of(make_episode(served_at=served_at)))) == is_held
 
 
 def test_a_release_lets_rows_in_and_the_same_finding_does_not_place_it_again():
@@ -34,13 +35,15 @@ def test_a_release_lets_rows_in_and_the_same_finding_does_not_place_it_again():
         detector="bots", scope="tenant", scope_id="acme", figure=1.0, limit=0.5, since=0.0,
         until=100.0, why="fast",
     )  # fmt: skip
-    known = Quarantines()
+    known, subject = Quarantines(), Subject.of(make_episode(served_at=50.0))
     [record] = placed([finding], known, actor="signals", at=5.0)
-    known.take(record)
-    assert known.of(make_episode(served_at=50.0)) == record
+    known.take(record, logged_at=5.5)
+    assert known.of(subject) == [record]
     assert placed([finding], known, actor="signals", at=6.0) == []
-    known.take(released(record, reason="a test run", actor="me", at=7.0))
-    assert known.of(make_episode(served_at=50.0)) is None
+    known.take(released(record, reason="a test run", actor="me", at=7.0), logged_at=7.5)
+    assert known.of(subject) == []
+    assert known.of(subject, as_of=5.4) == []
+    assert known.of(subject, as_of=7.4) == [record]
     assert placed([finding], known, actor="signals", at=8.0) == []
     assert [r.state for r in known.all()] == ["released"]
 

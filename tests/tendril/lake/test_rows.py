@@ -111,7 +111,7 @@ def test_an_episode_row_names_its_trace():
 
 
 def test_a_quarantined_episode_names_what_holds_it():
-    rows = quarantined_to_arrow([make_episode()], [["q1", "q2"]])
+    rows = quarantined_to_arrow([make_episode(quarantine_ids=("q1", "q2"))])
     assert rows["quarantine_ids"].to_pylist() == [["q1", "q2"]]
     assert rows.schema == table_specs()["quarantine"].schema
 

@@ -1,0 +1,163 @@
+"""Quarantines in force: the fold of `quarantine` records, and what they hold back.
+
+The log is the audit: nothing is changed or removed, a release is one more record. What held at an
+earlier moment can be asked too, so that a replay decides as the first run did.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tendril.log import EventLog, drain
+from tendril.records import Episode, InvalidRecord, Quarantine, QuarantineScope, Trace, decode
+
+NO_GRADERS: Mapping[str, float] = MappingProxyType({})
+
+
+class Subject(NamedTuple):
+    """What a quarantine can be about: one decision, whether as trace or as episode."""
+
+    trace_ids: tuple[str, ...]
+    tenant: str
+    user_key: str
+    policy_versions: frozenset[int]
+    served_at: float
+
+    @classmethod
+    def of(cls, record: Trace | Episode) -> "Subject":
+        parts = (record,) if isinstance(record, Trace) else record.segments
+        return cls(
+            tuple(part.trace_id for part in parts),
+            record.tenant,
+            record.user_key,
+            frozenset(span.policy_version for part in parts for span in part.policy_spans),
+            record.served_at,
+        )
+
+
+class Quarantines:
+    """Quarantines by scope; `take` each record once, or more often, in the log's order."""
+
+    def __init__(self, records: Iterable[Quarantine] = ()) -> None:
+        self._history: dict[str, list[tuple[float, Quarantine]]] = {}
+        self._ids: dict[tuple[str, str], list[str]] = {}
+        self.num_taken = 0
+        """Goes up with every record that changes something."""
+        for record in records:
+            self.take(record, logged_at=record.at)
+
+    def take(self, record: Quarantine, *, logged_at: float) -> None:
+        """Apply one record. One that is released stays so until it is placed at a later time."""
+        known = self.newest(record.quarantine_id)
+        if known is not None and (record.at < known.at or record == known):
+            return
+        if known is None:
+            self._ids.setdefault((record.scope, record.scope_id), []).append(record.quarantine_id)
+        self._history.setdefault(record.quarantine_id, []).append((logged_at, record))
+        self.num_taken += 1
+
+    def newest(self, quarantine_id: str) -> Quarantine | None:
+        """The last word about one quarantine."""
+        history = self._history.get(quarantine_id)
+        return history[-1][1] if history else None
+
+    def all(self) -> list[Quarantine]:
+        """The last word about each, oldest first."""
+        newest = (history[-1][1] for history in self._history.values())
+        return sorted(newest, key=lambda q: (q.at, q.quarantine_id))
+
+    def open(self) -> list[Quarantine]:
+        """Those that hold rows back, oldest first."""
+        return [record for record in self.all() if record.state == "placed"]
+
+    def of(
+        self,
+        subject: Subject,
+        *,
+        graded_at: Mapping[str, float] = NO_GRADERS,
+        as_of: float = math.inf,
+    ) -> list[Quarantine]:
+        """The quarantines that hold it at `as_of`, by the log's clock, oldest first.
+
+        `graded_at`: when each grader that its reward rests on scored it, by `name@version`.
+        """
+        found = [
+            record
+            for quarantine_id, at in self._about(subject, graded_at)
+            if (record := self._placed(quarantine_id, as_of)) and covers(record, at)
+        ]
+        return sorted(found, key=lambda q: (q.at, q.quarantine_id))
+
+    def free_at(self, episode: Episode, after: float) -> float | None:
+        """The first moment from `after` on at which nothing holds the episode any more.
+
+        What held it by its graders is known by `quarantine_ids` alone.
+        """
+        subject = Subject.of(episode)
+        ids = {name for name, _ in self._about(subject, NO_GRADERS)} | set(episode.quarantine_ids)
+        moments = {at for name in ids for at, _ in self._history.get(name, ()) if at > after}
+        for moment in sorted({after, *moments}):
+            is_held = any(self._placed(name, moment) for name in episode.quarantine_ids)
+            if not is_held and not self.of(subject, as_of=moment):
+                return moment
+        return None
+
+    def _about(
+        self, subject: Subject, graded_at: Mapping[str, float]
+    ) -> Iterable[tuple[str, float]]:
+        """Ids of all quarantines of its scopes, each with the time that counts for it."""
+        if not self._ids:
+            return
+        for scope, name in scopes_of(subject, graded_at):
+            at = graded_at[name] if scope == "grader" else subject.served_at
+            for quarantine_id in self._ids.get((scope, name), ()):
+                yield quarantine_id, at
+
+    def _placed(self, quarantine_id: str, as_of: float) -> Quarantine | None:
+        """The quarantine as it was at that moment, if it was in force."""
+        known = [record for at, record in self._history.get(quarantine_id, ()) if at <= as_of]
+        return known[-1] if known and known[-1].state == "placed" else None
+
+
+def scopes_of(subject: Subject, graders: Iterable[str] = ()) -> list[tuple[QuarantineScope, str]]:
+    """Every scope that it belongs to."""
+    scopes: list[tuple[QuarantineScope, str]] = [
+        ("user", account_id(subject.tenant, subject.user_key)),
+        ("tenant", subject.tenant),
+    ]
+    scopes += [("trace", trace_id) for trace_id in subject.trace_ids]
+    scopes += [("policy", str(version)) for version in sorted(subject.policy_versions)]
+    return scopes + [("grader", name) for name in graders]
+
+
+def covers(record: Quarantine, at: float) -> bool:
+    """Whether a row of that time (served, or for graders graded) lies in the quarantine's."""
+    return record.since <= at < (math.inf if record.until is None else record.until)
+
+
+def account_id(tenant: str, user_key: str) -> str:
+    """How findings and quarantines name a user."""
+    return f"{tenant}/{user_key}"
+
+
+class QuarantineFollower:
+    """Reads `quarantine` from its beginning, beside all groups."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._reader = log.reader(None, (Quarantine.TOPIC,))
+        self.quarantines = Quarantines()
+
+    def follow(self) -> bool:
+        """Read what is new; whether anything changed. Raises `LogUnavailable`."""
+        before = self.quarantines.num_taken
+        for record in drain(self._reader):
+            try:
+                quarantine = decode(Quarantine, record.value)
+            except InvalidRecord:
+                continue  # it places and releases nothing
+            self.quarantines.take(quarantine, logged_at=record.appended_at)
+        return self.quarantines.num_taken > before
+
+    def close(self) -> None:
+        self._reader.close()
