@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from signals.counts import KINDS
 from signals.decisions import Decisions
 from signals.extractor import Extractor
+from signals.housekeeping import Housekeeping
 from signals.joiner import TOPICS
 from signals.workshop import Workshop
 from tendril.lake import open_lake
@@ -51,10 +52,12 @@ def run(settings: Settings, stop: threading.Event) -> None:
     log = open_log(settings)
     workshop = Workshop(settings, log, open_lake(settings))
     telemetry = setup(GROUP, settings.telemetry)
-    reader = log.reader(GROUP, TOPICS)
+    reader, housekeeping = log.reader(GROUP, TOPICS), Housekeeping(settings, log, telemetry)
+    housekeeping.start()
     try:
-        join(log, reader, workshop, stop, telemetry=telemetry)
+        join(log, reader, workshop, stop, on_duty=housekeeping.on_duty, telemetry=telemetry)
     finally:
+        housekeeping.close()
         telemetry.shutdown()
         reader.close()
         log.close()
@@ -109,14 +112,18 @@ def join(
     stop: threading.Event,
     *,
     pause_s: float = PAUSE_S,
+    on_duty: threading.Event | None = None,
     telemetry: Telemetry = NO_TELEMETRY,
 ) -> None:
-    """Work until `stop`, and start over after an outage or another reader's turn."""
+    """Work until `stop`, and start over after an outage or another reader's turn.
+
+    `on_duty` is set while partition 0 is this process's.
+    """
     while not stop.is_set():
         decisions = Decisions(log)
         shift = Shift(reader, workshop, decisions.quarantines)
         try:
-            work(log, reader, shift, decisions, stop, workshop.settings, telemetry)
+            work(log, reader, shift, decisions, stop, workshop.settings, telemetry, on_duty)
         except LeaseLost as lost:
             logger.info("standing by: %s", lost)
             stop.wait(pause_s)
@@ -124,6 +131,8 @@ def join(
             logger.warning("nothing is lost, trying again in %s s: %s", pause_s, outage)
             stop.wait(pause_s)
         finally:
+            if on_duty is not None:
+                on_duty.clear()
             shift.close()
             decisions.close()
 
@@ -136,6 +145,7 @@ def work(
     stop: threading.Event,
     settings: Settings,
     telemetry: Telemetry,
+    on_duty: threading.Event | None = None,
 ) -> None:
     """Poll, join, publish, until `stop` is set. Raises `LeaseLost` and what the outages raise."""
     ledger_at, more = 0.0, False
@@ -147,6 +157,8 @@ def work(
         new = shift.follow()
         # Fails unless the input is still ours: otherwise an empty poll does not mean caught up.
         reader.commit(shift.offsets())
+        if on_duty is not None:
+            (on_duty.set if 0 in shift.extractors else on_duty.clear)()
         positions, more, decided = reader.positions(), False, decisions.poll()
         for number, extractor in shift.extractors.items():
             mine = [r for r in records if r.partition == number and number not in new]

@@ -78,6 +78,8 @@ METRICS = (
     Metric("tendril.gateway.replicas", "gauge", "{replica}", "Ready replicas, by `group`"),
     Metric("tendril.signals.episodes", "counter", "{episode}", "Episodes closed, by `outcome`"),
     Metric("tendril.signals.pending", "gauge", "{trace}", "Traces waiting for feedback"),
+    Metric("tendril.trust.findings", "counter", "{finding}", "Findings, by `detector`"),
+    Metric("tendril.trust.quarantines", "gauge", "{quarantine}", "In force, by `detector`"),
     Metric("tendril.signals.reward", "histogram", "{reward}", "Reward an episode", REWARDS),
     Metric("tendril.learner.steps", "counter", "{step}", "Optimizer steps"),
     Metric("tendril.learner.loss", "gauge", "{loss}", "Loss of the newest step"),

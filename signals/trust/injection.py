@@ -54,7 +54,7 @@ def injections(window: Window) -> list[Finding]:
         match = injected(text.text)
         if match:
             found.append(Finding(
-                detector="injection", scope="trace", scope_id=text.trace_id, figure=1.0,
+                detector="injections", scope="trace", scope_id=text.trace_id, figure=1.0,
                 limit=0.0, since=window.since, until=window.until,
                 why=f"its follow-up gives orders: pattern {match.pattern}, {match.reading}",
             ))  # fmt: skip

@@ -7,7 +7,7 @@ of each trace (`quarantine_ids` says what holds it now). DuckDB itself may open 
 address, and its settings are locked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import duckdb
@@ -48,6 +48,18 @@ def query(lake: Lake, sql: str) -> Answer:
         connection.close()
         raise _refusal(error) from error
     return Answer(columns, _rows(connection))
+
+
+def rows_of(lake: Lake, sql: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """All rows of a query of our own, as a numpy array a column (masked where something is null).
+
+    Raises `LakeUnavailable`.
+    """
+    with connect(lake) as connection:
+        try:
+            return dict(connection.execute(sql, dict(parameters)).fetchnumpy())
+        except (duckdb.IOException, duckdb.InvalidInputException) as error:
+            raise _refusal(error) from error
 
 
 def connect(lake: Lake) -> duckdb.DuckDBPyConnection:

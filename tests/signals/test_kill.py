@@ -8,13 +8,17 @@ from typing import TypeVar
 
 import pytest
 
+from signals.decisions import Decisions
+from signals.joiner import Joiner
+from signals.state import State
+from signals.trust.quarantine import by_hand
 from tendril.lake import open_lake
 from tendril.log import SqliteLog
-from tendril.records import Episode, Feedback, Ledger, Record, Trace, decode, encode
+from tendril.records import Episode, Feedback, Ledger, Quarantine, Record, Trace, decode, encode
 from tendril.settings import Settings
 from tests.builders import make_feedback, make_trace
 from tests.signals.kill_target import settings_for
-from tests.signals.streams import feed, make_records, make_silence, open_joiner
+from tests.signals.streams import feed, make_records, make_reviewer, make_silence
 
 NUM_RANDOM = int(os.environ.get("TENDRIL_TEST_KILLS", "8"))
 """Kills at random moments, beside those at named ones."""
@@ -49,6 +53,8 @@ def _read_log(log: SqliteLog, record_type: type[R]) -> list[R]:
 def test_killed_at_any_moment_it_neither_loses_nor_doubles(tmp_path: Path):
     stream, settings = _stream(), settings_for(tmp_path)
     log = SqliteLog(settings.path(settings.log.path))
+    held = by_hand("trace", "t4", since=0, until=None, reason="r", actor="me", at=0)
+    log.append([(Quarantine.TOPIC, held)])
     log.append([("s1", record) for record in stream])
     script = Path(__file__).with_name("kill_target.py")
     done = subprocess.run(
@@ -60,9 +66,15 @@ def test_killed_at_any_moment_it_neither_loses_nor_doubles(tmp_path: Path):
     assert done.stdout.splitlines()[-1] == "never 1 exit 0", done.stdout + done.stderr
 
     signals = settings.signals
-    calm = open_joiner(
-        tmp_path / "calm.db", window_s=signals.feedback_window_s,
-        revise_after_s=signals.revise_after_s, lateness_s=signals.lateness_s,
+    reviewer = make_reviewer(
+        window_s=signals.feedback_window_s, revise_after_s=signals.revise_after_s,
+        lateness_s=signals.lateness_s,
+    )  # fmt: skip
+    decisions = Decisions(log)
+    decisions.poll()
+    calm = Joiner(
+        State(tmp_path / "calm.db"), reviewer, quarantines=decisions.quarantines,
+        trust=signals.trust,
     )  # fmt: skip
     feed(calm, log.reader("calm", ("traces", "feedback")).poll(10_000, 0.0))
     decided = [record for _, _, record in calm.take_outgoing()]
@@ -83,8 +95,11 @@ def _check_lake(settings: Settings, expected: dict[str, bytes], stream: list[Rec
     from tendril.lake.rows import from_arrow
 
     lake = open_lake(settings)
-    stored = [encode(e) for e in from_arrow(Episode, lake.read("episodes"))]
-    assert sorted(stored) == sorted(expected.values())
+    stored = {table: from_arrow(Episode, lake.read(table)) for table in ("episodes", "quarantine")}
+    assert {e.segments[0].trace_id for e in stored["quarantine"]} == {"t4"}
+    assert not any(e.quarantine_ids for e in stored["episodes"])
+    rows = [encode(e) for episodes in stored.values() for e in episodes]
+    assert sorted(rows) == sorted(expected.values())
     for kind, topic in ((Trace, "traces"), (Feedback, "feedback")):
         offsets = lake.read(topic, ["offset"])["offset"].to_pylist()
         assert sorted(offsets) == list(range(sum(isinstance(r, kind) for r in stream)))

@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -12,10 +13,13 @@ from signals.process import join, run
 from signals.workshop import Workshop
 from tendril.lake import open_lake
 from tendril.log import LogUnavailable, SqliteLog, TopicPartition
-from tendril.records import Episode, Feedback, Ledger, Record, Trace, decode
-from tendril.settings import Settings, SignalsSettings
+from tendril.quarantine import account_id
+from tendril.records import Episode, Feedback, Ledger, Quarantine, Record, Trace, decode
+from tendril.settings import LakeSettings, Settings, SignalsSettings, TrustSettings
 from tests.builders import make_feedback, make_trace
 from tests.signals.streams import make_records, make_silence, open_joiner, step
+
+R = TypeVar("R", bound=Record)
 
 
 def _settings(tmp_path: Path) -> Settings:
@@ -92,3 +96,63 @@ def test_an_outage_of_the_log_loses_nothing(tmp_path: Path):
     assert log.refused
     assert isinstance(_wait_for(log, Episode), Episode)
     assert open_lake(settings).read("episodes").num_rows == 1
+
+
+@pytest.mark.slow
+def test_a_bot_leaves_training_before_its_window_ends(tmp_path: Path):
+    """The whole way: log, lake, detector, quarantine on the log, flagged episode."""
+    trust = TrustSettings(window_s=4.0, max_user_events=0)
+    signals = SignalsSettings(
+        feedback_window_s=30.0, revise_after_s=(0.5,), lateness_s=0.0, trust=trust
+    )
+    settings = Settings(
+        workspace=tmp_path, signals=signals, lake=LakeSettings(commit_interval_s=0.5)
+    )
+    log, stop = _log(tmp_path), threading.Event()
+    thread = threading.Thread(target=run, args=(settings, stop))
+    thread.start()
+    time.sleep(8.0)  # the first start remembers where its windows begin
+    for user in ("bot", "ada"):
+        log.append([(user, record) for n in range(30) for record in _decided(user, n, time.time())])
+    found = read_until(log, Quarantine, lambda q: True, wait_s=30.0)
+    assert (found.detector, found.scope_id) == ("bots", account_id(make_trace().tenant, "bot"))
+    held = read_until(log, Episode, lambda e: e.maturity == "final" and e.user_key == "bot")
+    free = read_until(log, Episode, lambda e: e.maturity == "final" and e.user_key == "ada")
+    assert held.quarantine_ids == (found.quarantine_id,)
+    assert free.quarantine_ids == ()
+    stop.set()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def _decided(user: str, n: int, now: float) -> list[Record]:
+    """Shown and refused: at once by the bot, after a second and more by a person."""
+    about = {"trace_id": f"{user}-{n}", "session_id": user, "user_key": user}
+    wait_s = 0.01 if user == "bot" else 1.0 + (n * n * 7 % 11) / 11
+    common = {"ingested_at": now, **about}
+    return [
+        make_trace(served_at=now, **about),
+        make_feedback(
+            event_id=f"{user}-{n}s", type="suggestion.shown", client_time=now, client_seq=2 * n,
+            **common,
+        ),
+        make_feedback(
+            event_id=f"{user}-{n}r", type="suggestion.rejected", client_time=now + wait_s,
+            client_seq=2 * n + 1, **common,
+        ),
+    ]  # fmt: skip
+
+
+def read_until(
+    log: SqliteLog, record_type: type[R], is_it: Callable[[R], bool], wait_s: float = 60.0
+) -> R:
+    """The first of that type that is it."""
+    reader, until = log.reader(None, [record_type.TOPIC]), time.monotonic() + wait_s
+    try:
+        while time.monotonic() < until:
+            for record in reader.poll(1_000, 0.5):
+                if is_it(found := decode(record_type, record.value)):
+                    return found
+    finally:
+        reader.close()
+    raise AssertionError(f"no such {record_type.__name__} in {wait_s} s")

@@ -1,0 +1,118 @@
+"""Looks at one window after another, and places quarantines for what the detectors find.
+
+One extractor of all does it, the one that has partition 0. A window is looked at when its early
+looks are in the lake; those that passed while nobody watched are caught up with, within a day.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from signals.recipe import Recipe
+from signals.trust.detectors import detect, remember
+from signals.trust.finding import Finding
+from signals.trust.lake_window import LakeWindow, read_window
+from signals.trust.ledgers import LedgerFollower
+from signals.trust.memory import Memory, read_memory, sampled, write_memory
+from signals.trust.quarantine import counts, placed
+from signals.trust.window import Window
+from tendril.log import EventLog
+from tendril.quarantine import QuarantineFollower
+from tendril.records import Quarantine
+from tendril.settings import Settings
+from tendril.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from tendril.lake.lake import Lake
+
+MAX_CAUGHT_UP = 24
+SETTLE_S = 5.0
+ACTOR = "detectors"
+logger = logging.getLogger(__name__)
+
+
+class Watch:
+    """Owns the detectors' memory; one thread calls `look`."""
+
+    def __init__(
+        self, settings: Settings, log: EventLog, lake: "Lake", recipe: Recipe, telemetry: Telemetry
+    ) -> None:
+        self._settings, self._log, self._lake, self._recipe = settings, log, lake, recipe
+        self._telemetry = telemetry
+        self._follower, self._ledgers = QuarantineFollower(log), LedgerFollower(log)
+        self._path: Path = settings.path(settings.signals.folder / "detectors.msgpack")
+
+    def look(self, now: float) -> bool:
+        """Look at the next window; False if none is over. Raises `LogUnavailable` or
+        `LakeUnavailable`."""
+        memory, window_s = read_memory(self._path), self._settings.signals.trust.window_s
+        self._follower.follow()
+        self._ledgers.follow()
+        last = (now - self._patience_s()) // window_s * window_s
+        since = max(memory.until, last - MAX_CAUGHT_UP * window_s)
+        if memory.until == 0.0:  # the first start: what was before is nobody's window
+            write_memory(self._path, Memory(until=last))
+        if memory.until == 0.0 or since >= last:
+            return False
+        findings, memory = self._look_at(memory, since, since + window_s)
+        self._place(findings)
+        write_memory(self._path, memory)  # a kill before it looks again, and places nothing twice
+        return True
+
+    def close(self) -> None:
+        self._follower.close()
+        self._ledgers.close()
+
+    def _patience_s(self) -> float:
+        """After the end of a window, until its early looks are in the lake."""
+        early_s = max(self._settings.signals.revise_after_s, default=0.0)
+        return early_s + self._settings.lake.commit_interval_s + SETTLE_S
+
+    def _look_at(self, memory: Memory, since: float, until: float) -> tuple[list[Finding], Memory]:
+        undo_within_s = self._recipe.completion.undo_within_s
+        found = read_window(self._lake, since, until, undo_within_s=undo_within_s)
+        window = self._window(found, memory, since, until)
+        if not len(window.traces):
+            return [], Memory(until=until, history=memory.history, reference=memory.reference)
+        findings = detect(window, off=self._settings.signals.trust.detectors_off)
+        if any(finding.holds for finding in findings):  # else what is wrong becomes usual
+            return findings, Memory(until=until, history=memory.history, reference=memory.reference)
+        reference = {name: sampled(values) for name, values in found.sample.items()}
+        return findings, Memory(until=until, history=dict(remember(window)), reference=reference)
+
+    def _window(self, found: LakeWindow, memory: Memory, since: float, until: float) -> Window:
+        share, trust = self._settings.gateway.canary_share, self._settings.signals.trust
+        return Window(
+            since=since,
+            until=until,
+            traces=found.traces,
+            events=found.events,
+            history=memory.history,
+            ledger=self._ledger(found),
+            arm_shares={"live": 1 - share, "canary": share} if share else {},
+            reference=memory.samples(),
+            sample=found.sample,
+            grader_reference=found.earlier_scores,
+            max_user_share=trust.max_user_share,
+            max_tenant_share=trust.max_tenant_share,
+        )
+
+    def _ledger(self, found: LakeWindow) -> Mapping[str, Mapping[str, int]]:
+        counted = self._ledgers.shares()
+        traces = dict(counted.get("traces", {})) | {"never_closed": found.num_unknown}
+        return {**counted, "traces": traces}
+
+    def _place(self, findings: list[Finding]) -> None:
+        for finding in findings:
+            self._telemetry.count("tendril.trust.findings", detector=finding.detector)
+            say = logger.warning if finding.holds else logger.info
+            say("%s: %s %s: %s", finding.detector, finding.scope, finding.scope_id, finding.why)
+        known = self._follower.quarantines
+        records = placed(findings, known, actor=ACTOR, at=time.time())
+        if records:
+            self._log.append([(Quarantine.TOPIC, record) for record in records])
+        self._follower.follow()
+        for detector, num in counts(known.open()).items():
+            self._telemetry.gauge("tendril.trust.quarantines", num, detector=detector)
