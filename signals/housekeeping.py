@@ -1,10 +1,11 @@
-"""What the signals process does beside the join: detectors by window, and the lake's upkeep."""
+"""What the signals process does beside the join: follow-ups, detectors, the lake's upkeep."""
 
 import logging
 import threading
 import time
 from typing import TYPE_CHECKING
 
+from signals.followup.annotator import Annotator
 from signals.recipe import load_recipe
 from signals.trust.watch import Watch
 from tendril.lake import open_lake
@@ -43,10 +44,15 @@ class Housekeeping:
     def _run(self) -> None:
         lake, recipe = open_lake(self._settings), load_recipe(self._settings.signals.recipe)
         watch = Watch(self._settings, self._log, lake, recipe, self._telemetry)
+        folder = self._settings.path(self._settings.signals.folder)
+        annotator = Annotator(
+            self._log, lake, self._settings.serving.checkpoint, folder / "follow_ups.json"
+        )
         while not self._stop.wait(TURN_S):
             if not self.on_duty.is_set():
                 continue
             try:
+                annotator.look()
                 while watch.look(time.time()) and not self._stop.is_set():
                     pass
                 self._keep_up(lake)

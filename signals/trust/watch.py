@@ -4,22 +4,29 @@ One extractor of all does it, the one that has partition 0. A window is looked a
 looks are in the lake; those that passed while nobody watched are caught up with, within a day.
 """
 
+import dataclasses
 import logging
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from signals.recipe import Recipe
+from signals.trust.columns import Traces
 from signals.trust.detectors import detect, remember
 from signals.trust.finding import Finding
 from signals.trust.lake_window import LakeWindow, read_window
 from signals.trust.ledgers import LedgerFollower
 from signals.trust.memory import Memory, read_memory, sampled, write_memory
 from signals.trust.quarantine import counts, placed
-from signals.trust.window import Window
+from signals.trust.style import Style, style_of
+from signals.trust.window import FollowUpText, Window
+from signals.turns import TurnReader
 from tendril.log import EventLog
-from tendril.quarantine import QuarantineFollower
+from tendril.quarantine import QuarantineFollower, account_id
 from tendril.records import Quarantine
 from tendril.settings import Settings
 from tendril.telemetry import Telemetry
@@ -42,6 +49,7 @@ class Watch:
         self._settings, self._log, self._lake, self._recipe = settings, log, lake, recipe
         self._telemetry = telemetry
         self._follower, self._ledgers = QuarantineFollower(log), LedgerFollower(log)
+        self._turns = TurnReader(lake, settings.serving.checkpoint)
         self._path: Path = settings.path(settings.signals.folder / "detectors.msgpack")
 
     def look(self, now: float) -> bool:
@@ -73,6 +81,7 @@ class Watch:
     def _look_at(self, memory: Memory, since: float, until: float) -> tuple[list[Finding], Memory]:
         undo_within_s = self._recipe.completion.undo_within_s
         found = read_window(self._lake, since, until, undo_within_s=undo_within_s)
+        found = found._replace(traces=self._with_style(found.traces, since, until))
         window = self._window(found, memory, since, until)
         if not len(window.traces):
             return [], Memory(until=until, history=memory.history, reference=memory.reference)
@@ -94,10 +103,34 @@ class Watch:
             arm_shares={"live": 1 - share, "canary": share} if share else {},
             reference=memory.samples(),
             sample=found.sample,
+            texts=self._follow_ups(since, until),
             grader_reference=found.earlier_scores,
             max_user_share=trust.max_user_share,
             max_tenant_share=trust.max_tenant_share,
         )
+
+    def _with_style(self, traces: Traces, since: float, until: float) -> Traces:
+        """Marks of the replies whose words may be read; the others' stay unknown."""
+        replies = self._turns.replies(since, until)
+        styles = {trace_id: style_of(text) for trace_id, text in replies.items()}
+        unknown = Style(math.nan, math.nan, math.nan, math.nan)
+        marks = np.array([styles.get(str(name), unknown) for name in traces.trace_id], float)
+        marks = marks.reshape(-1, len(Style._fields))
+        clarifies, refuses, flatters, signs_off = marks.T
+        return dataclasses.replace(
+            traces, clarifies=clarifies, refuses=refuses, flatters=flatters, signs_off=signs_off
+        )
+
+    def _follow_ups(self, since: float, until: float) -> list[FollowUpText]:
+        """About the reply before, whose reward they move."""
+        return [
+            FollowUpText(
+                turn.before.trace_id,
+                account_id(turn.before.tenant, turn.before.user_key),
+                turn.follow_up,
+            )
+            for turn in self._turns.served(since, until)
+        ]
 
     def _ledger(self, found: LakeWindow) -> Mapping[str, Mapping[str, int]]:
         counted = self._ledgers.shares()
