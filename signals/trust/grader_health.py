@@ -9,7 +9,7 @@ is filled in: a row without its mandatory score is not trained on; re-grading ma
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -143,15 +143,13 @@ class GraderHealth:
         return ended
 
 
-def missing_graders(
-    components: Mapping[str, float | None], mandatory: Sequence[str]
-) -> tuple[str, ...]:
-    """Mandatory graders that have no finite score: their row is not trained on."""
-    return tuple(
-        name
-        for name in mandatory
-        if (value := components.get(name)) is None or not math.isfinite(value)
-    )
+def outages(grader: str, scores: Iterable[Score]) -> list[Outage]:
+    """Those of a grader's scores in order, each as it is at the end."""
+    health, found = GraderHealth(grader), dict[float, Outage]()
+    for score in scores:
+        if outage := health.take(score):
+            found[outage.since] = outage
+    return list(found.values())
 
 
 def _before(at: float) -> float:

@@ -12,10 +12,12 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from signals.followup.model import CLASSES
 from signals.trust.finding import Finding
 
-LABELS = ("satisfied", "neutral", "clarify", "rephrase", "wrong")
-SIGNS = {"satisfied": 1, "neutral": 0, "clarify": -1, "rephrase": -1, "wrong": -1}
+LABELS: tuple[str, ...] = CLASSES
+"""Those of the local classifier."""
+SIGNS = {"satisfied": 1, "neutral": 0, "clarify": -1, "rephrase": -1, "wrong_or_revert": -1}
 MAX_TEXT_CHARS = 4_000
 """Of each part: its start and its end are kept."""
 CONTROL = re.compile(

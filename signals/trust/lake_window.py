@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from signals.trust.columns import INTS, NAMES, Events, FloatArray, Traces
+from signals.trust.grader_health import Score
 
 if TYPE_CHECKING:
     from tendril.lake.lake import Lake
@@ -87,6 +88,12 @@ WHERE {SPAN} AND type = 'grader.scored' AND value IS NOT NULL AND ingested_at < 
     AND list_contains($versions, policy_version)
 ORDER BY ingested_at DESC LIMIT 20000
 """
+SCORES = f"""
+SELECT grader || '@' || coalesce(grader_version, 'None') AS grader, ingested_at AS at, value
+FROM feedback
+WHERE {SPAN} AND type = 'grader.scored' AND ingested_at >= $since AND ingested_at < $until
+ORDER BY ingested_at, trace_id, event_id
+"""
 MARGIN = timedelta(days=1)
 """Around the window: feedback may come before its trace, and what was shown a while ago."""
 
@@ -104,14 +111,22 @@ class LakeWindow(NamedTuple):
     """By grader, of the same policies, before the window."""
 
 
+def read_scores(lake: "Lake", since: float, until: float) -> dict[str, list[Score]]:
+    """By grader, its scores of [since, until) in order. Raises `LakeUnavailable`."""
+    from tendril.lake.query import rows_of
+
+    rows = rows_of(lake, SCORES, _span(since, until) | {"since": since, "until": until})
+    found: dict[str, list[Score]] = {}
+    for name, at, value in zip(rows["grader"], rows["at"], _numbers(rows["value"]), strict=True):
+        found.setdefault(str(name), []).append(Score(float(at), float(value)))
+    return found
+
+
 def read_window(lake: "Lake", since: float, until: float, *, undo_within_s: float) -> LakeWindow:
     """Raises `LakeUnavailable`."""
     from tendril.lake.query import rows_of
 
-    span = {
-        "first_day": (datetime.fromtimestamp(since, UTC) - MARGIN).date(),
-        "last_day": (datetime.fromtimestamp(until, UTC) + MARGIN).date(),
-    }
+    span = _span(since, until)
     within = span | {"since": since, "until": until}
     found = rows_of(lake, TRACES, within | {"undo_within_s": undo_within_s})
     traces, events = _traces(found), _events(rows_of(lake, EVENTS, within))
@@ -126,6 +141,13 @@ def read_window(lake: "Lake", since: float, until: float, *, undo_within_s: floa
         {str(name): _numbers(scores["value"][scores["grader"] == name])
          for name in np.unique(np.asarray(scores["grader"], str))},
     )  # fmt: skip
+
+
+def _span(since: float, until: float) -> dict[str, Any]:
+    return {
+        "first_day": (datetime.fromtimestamp(since, UTC) - MARGIN).date(),
+        "last_day": (datetime.fromtimestamp(until, UTC) + MARGIN).date(),
+    }
 
 
 def _traces(found: Mapping[str, Any]) -> Traces:

@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from signals.recipe import Recipe
 from signals.trust.columns import Traces
 from signals.trust.detectors import detect, remember
 from signals.trust.finding import Finding
-from signals.trust.lake_window import LakeWindow, read_window
+from signals.trust.grader_health import outages
+from signals.trust.lake_window import LakeWindow, read_scores, read_window
 from signals.trust.ledgers import LedgerFollower
 from signals.trust.memory import Memory, read_memory, sampled, write_memory
 from signals.trust.quarantine import counts, placed
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from tendril.lake.lake import Lake
 
 MAX_CAUGHT_UP = 24
+OUTAGE_S = 86_400.0
+"""How far back an outage is followed."""
 SETTLE_S = 5.0
 ACTOR = "detectors"
 logger = logging.getLogger(__name__)
@@ -83,11 +87,11 @@ class Watch:
         found = read_window(self._lake, since, until, undo_within_s=undo_within_s)
         found = found._replace(traces=self._with_style(found.traces, since, until))
         window = self._window(found, memory, since, until)
-        if not len(window.traces):
-            return [], Memory(until=until, history=memory.history, reference=memory.reference)
-        findings = detect(window, off=self._settings.signals.trust.detectors_off)
-        if any(finding.holds for finding in findings):  # else what is wrong becomes usual
-            return findings, Memory(until=until, history=memory.history, reference=memory.reference)
+        off = self._settings.signals.trust.detectors_off
+        findings = detect(window, off=off) if len(window.traces) else []
+        findings += [] if "grader_outage" in off else self._outages(until)
+        if not len(window.traces) or any(finding.holds for finding in findings):
+            return findings, msgspec.structs.replace(memory, until=until)  # it is not the usual
         reference = {name: sampled(values) for name, values in found.sample.items()}
         return findings, Memory(until=until, history=dict(remember(window)), reference=reference)
 
@@ -108,6 +112,12 @@ class Watch:
             max_user_share=trust.max_user_share,
             max_tenant_share=trust.max_tenant_share,
         )
+
+    def _outages(self, until: float) -> list[Finding]:
+        """Exactly which scores are in doubt; a day is gone through anew, so that ends are seen."""
+        by_grader = read_scores(self._lake, until - OUTAGE_S, until)
+        found = (outage for name, scores in by_grader.items() for outage in outages(name, scores))
+        return [outage.finding for outage in found]
 
     def _with_style(self, traces: Traces, since: float, until: float) -> Traces:
         """Marks of the replies whose words may be read; the others' stay unknown."""

@@ -32,8 +32,6 @@ class TrustSettings(Section):
     remembers nobody."""
     detectors_off: tuple[str, ...] = ()
     """Names of detectors that do not run."""
-    mandatory_graders: tuple[str, ...] = ()
-    """Without a score by each of these a row is not trained on."""
 
 
 class SignalsSettings(Section):

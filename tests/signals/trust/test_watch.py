@@ -152,3 +152,36 @@ def test_a_detector_that_is_off_does_not_look(settings: Settings):
     watch = _began(settings.model_copy(update={"signals": signals}), log)
     assert watch.look(NOON + WINDOW_S + 60) is True
     assert _on_log(log) == []
+
+
+def test_a_graders_outage_holds_its_scores_from_the_last_good_one_until_it_is_over(
+    settings: Settings,
+):
+    _fill(settings, bot=False)
+    lake, log = open_lake(settings), MemoryLog()
+
+    def scored(start: int, num: int, *, fails: bool) -> None:
+        events = [
+            make_feedback(
+                event_id=f"g{n}", trace_id="person0-0", user_key="person0", session_id="person0",
+                type="grader.scored", grader="tests", grader_version="1",
+                value=None if fails else (n * 37 % 101) / 101, error="timeout" if fails else None,
+                ingested_at=NOON + 60.0 * n, client_time=NOON + 60.0 * n,
+            )
+            for n in range(start, start + num)
+        ]  # fmt: skip
+        places = [LogRecord("feedback", 1, start + n, "s", b"", NOON) for n in range(num)]
+        lake.append("feedback", feedback_to_arrow(events, places), {"g": start + num})
+
+    watch = _began(settings, log)
+    scored(0, 40, fails=False)
+    scored(40, 10, fails=True)
+    assert watch.look(NOON + WINDOW_S + 60)
+    [begun] = [q for q in _on_log(log) if q.detector == "grader_outage"]
+    assert (begun.scope, begun.scope_id, begun.until) == ("grader", "tests@1", None)
+    assert NOON + 39 * 60 < begun.since <= NOON + 40 * 60
+    scored(65, 30, fails=False)
+    assert watch.look(NOON + 2 * WINDOW_S + 60)
+    ended = [q for q in _on_log(log) if q.detector == "grader_outage"][-1]
+    assert ended.quarantine_id == begun.quarantine_id
+    assert ended.until == NOON + 84 * 60
