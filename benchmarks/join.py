@@ -94,7 +94,7 @@ def _settings(folder: Path, window_s: float) -> Settings:
 def _fill(log: SqliteLog, num: int) -> None:
     """Records straight into the log's table, at the times of a day and a quarter."""
     for topic in TOPICS:
-        rows = sorted(_records(topic, num), key=lambda row: row[0])
+        rows = sorted(records_of(topic, num), key=lambda row: row[0])
         with transaction(log._connection) as db:
             db.executemany(
                 "INSERT INTO records VALUES (?,?,?,?,?)",
@@ -103,7 +103,8 @@ def _fill(log: SqliteLog, num: int) -> None:
             db.execute("INSERT INTO topics VALUES (?,?)", (topic, len(rows)))
 
 
-def _records(topic: str, num: int) -> Iterator[tuple[float, str, Record]]:
+def records_of(topic: str, num: int) -> Iterator[tuple[float, str, Record]]:
+    """What of `num` records this topic gets: time, key, record."""
     rng = random.Random(0)  # the same for both topics
     num_traces = num // (1 + len(EVENTS))
     for i in range(num_traces):

@@ -13,6 +13,8 @@ from benchmarks.__main__ import benchmark_names, figures_table, main, report_jso
 from benchmarks.disconnects import Asked, Seen, kept_of, num_failed, requests
 from benchmarks.figures import Figure
 from benchmarks.gateway import BARE, GATEWAY, NODE, SAME_KERNELS, Round, compared
+from benchmarks.kafka_log import Pair
+from benchmarks.kafka_log import compared as compared_pairs
 from benchmarks.machine import describe_machine
 from benchmarks.models import Prompts, one_token_words, padded, stepped
 from benchmarks.services import OURS_ALONE, bare_arguments
@@ -141,6 +143,14 @@ def test_the_gateway_is_judged_by_the_median_of_paired_rounds() -> None:
     assert (speed.ok, p50.ok, p99.ok) == (True, True, False)
     assert {figure.ok for figure in compared("8 streams", rounds) if "node, first" in figure.metric
             and "gateway" not in figure.metric} == {None}  # fmt: skip
+
+
+def test_kafka_is_judged_by_the_median_of_what_each_pair_shows() -> None:
+    # The machine halves in the second round and the third: single speeds say nothing.
+    slowing = [Pair(90, 100), Pair(40, 50), Pair(40, 50)]
+    figure = compared_pairs("read", slowing)
+    assert (figure.ratio, figure.ours, figure.peer, figure.ok) == (0.8, 40, 50, True)
+    assert compared_pairs("read", [Pair(79, 100)] * 3).ok is False
 
 
 def test_a_held_p99_over_its_limit_is_a_miss() -> None:
