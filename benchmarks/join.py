@@ -70,17 +70,17 @@ def run() -> list[Figure]:
     figures = []
     for window_h in hours:
         with tempfile.TemporaryDirectory() as name:
-            settings = _settings(Path(name), window_h * 3_600)
+            settings = settings_of(Path(name), window_h * 3_600)
             log = SqliteLog(settings.path(settings.log.path))
-            _fill(log, num)
-            found = _join(settings, log, num)
+            fill(log, num)
+            found = join_all(settings, log, num)
             log.close()
-            floor = _floor(settings, num)
+            floor = floor_of(settings, num)
         figures += _figures(f"{window_h:g} h window", found, floor)
     return figures
 
 
-def _settings(folder: Path, window_s: float) -> Settings:
+def settings_of(folder: Path, window_s: float) -> Settings:
     return Settings(
         workspace=folder,
         signals=SignalsSettings(
@@ -91,7 +91,7 @@ def _settings(folder: Path, window_s: float) -> Settings:
     )  # fmt: skip
 
 
-def _fill(log: SqliteLog, num: int) -> None:
+def fill(log: SqliteLog, num: int) -> None:
     """Records straight into the log's table, at the times of a day and a quarter."""
     for topic in TOPICS:
         rows = sorted(records_of(topic, num), key=lambda row: row[0])
@@ -144,7 +144,8 @@ def _event(trace: Trace, kind: FeedbackType, seq: int, at: float) -> Feedback:
     )  # fmt: skip
 
 
-def _join(settings: Settings, log: SqliteLog, num: int) -> Run:
+def join_all(settings: Settings, log: SqliteLog, num: int) -> Run:
+    """One extractor, from the log's beginning until every window is over."""
     reader = log.reader("join", TOPICS)
     extractor = Workshop(settings, log, open_lake(settings)).open(0, Quarantines())
     reader.seek(extractor.offsets())
@@ -178,7 +179,7 @@ def _max_resident_mib() -> float:
     return peak / (2**20 if sys.platform == "darwin" else 1024)
 
 
-def _floor(settings: Settings, num: int) -> float:
+def floor_of(settings: Settings, num: int) -> float:
     """Events a second of the batch query over the lake's own files."""
     import duckdb
 
