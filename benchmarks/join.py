@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.figures import Figure
+from signals.decisions import Decided
 from signals.extractor import Extractor
 from signals.joiner import TOPICS
 from signals.workshop import Workshop
@@ -24,7 +25,6 @@ from tendril.ids import new_id
 from tendril.lake import lake_root, open_lake
 from tendril.log import SqliteLog
 from tendril.log.sqlite import transaction
-from tendril.quarantine import Quarantines
 from tendril.records import (
     Feedback,
     FeedbackType,
@@ -147,7 +147,7 @@ def _event(trace: Trace, kind: FeedbackType, seq: int, at: float) -> Feedback:
 def join_all(settings: Settings, log: SqliteLog, num: int) -> Run:
     """One extractor, from the log's beginning until every window is over."""
     reader = log.reader("join", TOPICS)
-    extractor = Workshop(settings, log, open_lake(settings)).open(0, Quarantines())
+    extractor = Workshop(settings, log, open_lake(settings)).open(0, Decided())
     reader.seek(extractor.offsets())
     times, resident = [time.perf_counter()], []
     while records := reader.poll(BATCH_RECORDS, 0.0):

@@ -19,6 +19,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from benchmarks.figures import Figure
 from benchmarks.join import SPAN_S, records_of
+from signals.decisions import Decided
 from signals.joiner import TOPICS
 from signals.process import Shift
 from signals.workshop import Workshop
@@ -27,7 +28,6 @@ from tendril.log.kafka import KafkaLog
 from tendril.log.kafka.producer import BATCH_BYTES, LINGER_MS
 from tendril.log.kafka.reader import FETCH_BYTES
 from tendril.log.references import References
-from tendril.quarantine import Quarantines
 from tendril.records import Record, Trace, encode
 from tendril.settings import KafkaSettings, Settings, SignalsSettings
 from tests.tendril.kafka_broker import broker_address
@@ -139,7 +139,7 @@ class Bench:
         )
         reader = self._log.reader(f"join-{number}", TOPICS)
         workshop = Workshop(settings, self._log, open_lake(settings))
-        shift = Shift(reader, workshop, Quarantines())
+        shift = Shift(reader, workshop, Decided())
         while len(shift.extractors) < NUM_PARTITIONS:
             shift.follow()
         left, started = len(self._rows), time.perf_counter()

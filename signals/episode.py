@@ -2,6 +2,8 @@
 
 import msgspec
 
+from signals.centring import centred
+from signals.fitted import FitsInUse
 from signals.judge import Judgement
 from signals.trust.cap_state import Weighed
 from tendril.ids import digest_of
@@ -75,6 +77,18 @@ def with_caps(episode: Episode, caps: Weighed) -> Episode:
         cap=caps.weight,
         capped_by=caps.reason,
         account_age_s=caps.account_age_s,
+    )
+
+
+def with_fits(episode: Episode, fits: FitsInUse, age_s: float) -> Episode:
+    """The episode, centred, and an early look's weight raised to what it stands for."""
+    factor = 1.0 if episode.reward is None else fits.delays.weights_at(age_s, episode.bucket)
+    return msgspec.structs.replace(
+        episode,
+        weight=episode.weight * factor,
+        maturity_weight=factor,
+        centred_reward=centred(episode.reward, episode.bucket, fits.centres),
+        fits_digest=fits.digest,
     )
 
 

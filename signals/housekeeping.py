@@ -1,12 +1,14 @@
-"""What the signals process does beside the join: follow-ups, detectors, the lake's upkeep."""
+"""What the signals process does beside the join: follow-ups, detectors, fits, the lake's upkeep."""
 
 import logging
 import threading
 import time
 from typing import TYPE_CHECKING
 
+from signals.decisions import Decisions
 from signals.followup.annotator import Annotator
 from signals.recipe import load_recipe
+from signals.refit import Refitter
 from signals.trust.watch import Watch
 from tendril.lake import open_lake
 from tendril.lake.results import LakeUnavailable, OffsetsMoved
@@ -48,6 +50,8 @@ class Housekeeping:
         annotator = Annotator(
             self._log, lake, self._settings.serving.checkpoint, folder / "follow_ups.json"
         )
+        decisions = Decisions(self._log)
+        refitter = Refitter(self._settings, self._log, lake, decisions.decided.fits)
         while not self._stop.wait(TURN_S):
             if not self.on_duty.is_set():
                 continue
@@ -55,12 +59,15 @@ class Housekeeping:
                 annotator.look()
                 while watch.look(time.time()) and not self._stop.is_set():
                     pass
+                decisions.poll()
+                refitter.look(time.time())
                 self._keep_up(lake)
             except (LogUnavailable, LakeUnavailable, OffsetsMoved) as outage:
                 logger.warning("housekeeping waits: %s", outage)
             except Exception:  # the thread's outermost loop: the join goes on without it
                 logger.exception("housekeeping")
         watch.close()
+        decisions.close()
 
     def _keep_up(self, lake: "Lake") -> None:
         from tendril.lake.upkeep import keep_up

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from signals.asides import Aside
 from signals.counts import HOUR_S, KINDS, Fate
+from signals.decisions import Decided
 from signals.intake import Taken
 from signals.looks import Looks, owner_of
 from signals.outbox import Outgoing
@@ -21,7 +22,6 @@ from signals.review import Reviewer
 from signals.state import OpenTrace, State, StoredEvent, Tombstone
 from signals.trust.cap_state import UNCAPPED, Arrival, Weighed
 from tendril.log import LogRecord, Offsets, TopicPartition
-from tendril.quarantine import Quarantines
 from tendril.records import Consent, Feedback, InvalidRecord, Ledger, Record, Trace, decode
 from tendril.settings import TenantConsent, TrustSettings
 
@@ -44,26 +44,26 @@ class Joiner:
         *,
         partition: int = 0,
         tenants: Mapping[str, TenantConsent] = NO_TENANTS,
-        quarantines: Quarantines | None = None,
+        decided: Decided | None = None,
         trust: TrustSettings | None = None,
     ) -> None:
-        """`quarantines`: those on the log; who owns the joiner takes in what is new before each
-        step. `trust`: None for no caps."""
+        """`decided`: what the log holds of it, kept up to date by who owns the joiner. `trust`:
+        None for no caps."""
         self._state, self._schedule = state, reviewer.schedule
         self._places = tuple(TopicPartition(topic, partition) for topic in TOPICS)
         self._memory_s = 2 * self._schedule.window_s + MEMORY_EXTRA_S
         self._consents = state.consents(tenants)
         self._has_consents = False
-        quarantines = Quarantines() if quarantines is None else quarantines
+        decided = Decided() if decided is None else decided
         self._releases = Releases(
-            state.held, state.counts, quarantines, user_agrees=self._user_agrees
+            state.held, state.counts, decided.quarantines, user_agrees=self._user_agrees
         )
         self._caps = None if trust is None else state.caps(trust)
         self._looks = Looks(
             state,
             reviewer,
             may_train=self._may_train,
-            quarantines=quarantines,
+            decided=decided,
             memory_s=self._memory_s,
         )
         self._outgoing: list[Outgoing] = []

@@ -8,9 +8,9 @@ import heapq
 from collections.abc import Callable, Sequence
 
 from signals.counts import Fate
+from signals.decisions import Decided
 from signals.review import Reviewer, Verdict
 from signals.state import OpenTrace, State, StoredEvent, Tombstone
-from tendril.quarantine import Quarantines
 from tendril.records import Record, Trace, decode
 
 MAX_DUE = 2_000
@@ -31,12 +31,12 @@ class Looks:
         reviewer: Reviewer,
         *,
         may_train: MayTrain,
-        quarantines: Quarantines,
+        decided: Decided,
         memory_s: float,
     ) -> None:
         self._state, self._reviewer, self._schedule = state, reviewer, reviewer.schedule
         self._may_train, self._memory_s = may_train, memory_s
-        self._quarantines = quarantines
+        self._decided = decided
         self._has_heartbeats = False
 
     def take_due(self, clock: float) -> tuple[bool, list[Keyed]]:
@@ -75,14 +75,14 @@ class Looks:
         events = [event for event in stored if event.appended_at < opened.due_at]
         if opened.stage < final and not events:
             return self._next(opened)
-        has_news = len(events) > opened.num_settled or self._quarantines.num_taken
+        has_news = len(events) > opened.num_settled or self._decided.quarantines.num_taken
         if opened.stage > final and not has_news:
             return self._close(opened, stored, "late")
         trace = decode(Trace, opened.value)
         if not self._may_train(trace, opened.appended_at, opened.due_at):
             return self._close(opened, stored, "opted_out")
         verdict = self._reviewer.review(
-            opened, trace, events, self._skews_s(trace, opened, events), self._quarantines
+            opened, trace, events, self._skews_s(trace, opened, events), self._decided
         )
         if opened.stage >= final:
             opened = self._settle(opened, verdict)
@@ -117,7 +117,7 @@ class Looks:
         settle, fates = self._state.counts.settle, verdict.fates
         kept_as: Fate = "quarantined" if verdict.is_held else "joined"
         if verdict.episode is not None and verdict.is_held:
-            self._state.held.keep(opened.appended_at, verdict.episode, self._quarantines)
+            self._state.held.keep(opened.appended_at, verdict.episode, self._decided.quarantines)
         elif opened.fate == "quarantined" and not verdict.is_held:
             self._state.held.drop([opened.trace_id])
         ended_at = self._schedule.due_at(self._schedule.final_stage, opened.appended_at)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from signals.counts import KINDS
-from signals.decisions import Decisions
+from signals.decisions import Decided, Decisions
 from signals.extractor import Extractor
 from signals.housekeeping import Housekeeping
 from signals.joiner import TOPICS
@@ -27,7 +27,6 @@ from tendril.log import (
     Offsets,
     open_log,
 )
-from tendril.quarantine import Quarantines
 from tendril.records import Episode, Ledger, Record
 from tendril.settings import Settings
 from tendril.telemetry import NO_TELEMETRY, Telemetry, setup
@@ -66,8 +65,8 @@ def run(settings: Settings, stop: threading.Event) -> None:
 class Shift:
     """The partitions that are this process's now, by number."""
 
-    def __init__(self, reader: LogReader, workshop: Workshop, quarantines: Quarantines) -> None:
-        self._reader, self._workshop, self._quarantines = reader, workshop, quarantines
+    def __init__(self, reader: LogReader, workshop: Workshop, decided: Decided) -> None:
+        self._reader, self._workshop, self._decided = reader, workshop, decided
         self._open: dict[int, Extractor] = {}
 
     @property
@@ -84,7 +83,7 @@ class Shift:
             self._open.pop(number).close()
         new = frozenset(numbers - self._open.keys())
         for number in sorted(new):
-            self._open[number] = self._workshop.open(number, self._quarantines)
+            self._open[number] = self._workshop.open(number, self._decided)
             self._reader.seek(self._open[number].offsets())
         return new
 
@@ -121,7 +120,7 @@ def join(
     """
     while not stop.is_set():
         decisions = Decisions(log)
-        shift = Shift(reader, workshop, decisions.quarantines)
+        shift = Shift(reader, workshop, decisions.decided)
         try:
             work(log, reader, shift, decisions, stop, workshop.settings, telemetry, on_duty)
         except LeaseLost as lost:

@@ -60,7 +60,7 @@ def replay(
                         reviewer,
                         partition=number,
                         tenants=tenants,
-                        quarantines=decisions.quarantines,
+                        decided=decisions.decided,
                     )
                     _step(joiners[number], [], consents=consents)
                 here = [record for record in mine if record.partition == number]

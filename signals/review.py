@@ -13,7 +13,9 @@ import msgspec
 
 from signals.clocks import event_time, session_skew_s
 from signals.counts import Fate
-from signals.episode import build_episode, is_held_out, with_caps
+from signals.decisions import Decided
+from signals.episode import build_episode, is_held_out, with_caps, with_fits
+from signals.fitted import NO_FITS, FitsInUse
 from signals.judge import Judgement, judge
 from signals.recipe import Recipe
 from signals.schedule import Schedule
@@ -53,7 +55,7 @@ class Reviewer:
         trace: Trace,
         stored: Sequence[StoredEvent],
         heartbeats_s: Sequence[float],
-        quarantines: Quarantines,
+        decided: Decided,
     ) -> Verdict:
         """`stored`: the events logged before `opened.due_at`; `heartbeats_s`: see `clocks`."""
         pairs = [(event, decode(Feedback, event.value)) for event in stored]
@@ -73,14 +75,17 @@ class Reviewer:
         fates += [
             (kept, "invalid" if event.event_id in invalid else "joined") for kept, event in usable
         ]
-        held_by = holders(quarantines, trace, [event for _, event in usable], opened.due_at)
+        held_by = holders(decided.quarantines, trace, [event for _, event in usable], opened.due_at)
         judged = fingerprint(
             judgement, held_by, self.schedule.maturity(opened.stage), opened.judged
         )
         if not self._is_news(opened, judgement, judged):
             return Verdict(None, opened.judged, fates, bool(held_by))
         return Verdict(
-            self._episode(opened, trace, judgement, held_by), judged, fates, bool(held_by)
+            self._episode(opened, trace, judgement, held_by, decided.fits.at(opened.due_at)),
+            judged,
+            fates,
+            bool(held_by),
         )
 
     def _misfortune(
@@ -103,9 +108,12 @@ class Reviewer:
     def _judge(
         self, opened: OpenTrace, trace: Trace, events: Sequence[Feedback], skew_s: float
     ) -> Judgement:
-        stage, schedule = opened.stage, self.schedule
-        age_s = inf if stage >= schedule.final_stage else schedule.looks_s[stage]
-        return judge(self.recipe, trace, events, age_s=age_s, skew_s=skew_s)
+        return judge(self.recipe, trace, events, age_s=self._age_s(opened), skew_s=skew_s)
+
+    def _age_s(self, opened: OpenTrace) -> float:
+        """Infinite at the end of the window."""
+        is_early = opened.stage < self.schedule.final_stage
+        return self.schedule.looks_s[opened.stage] if is_early else inf
 
     def _is_news(self, opened: OpenTrace, judgement: Judgement, judged: bytes) -> bool:
         """Early looks speak where they know something, the end always, latecomers by a change."""
@@ -115,7 +123,12 @@ class Reviewer:
         return knows and judged != opened.judged
 
     def _episode(
-        self, opened: OpenTrace, trace: Trace, judgement: Judgement, held_by: tuple[str, ...]
+        self,
+        opened: OpenTrace,
+        trace: Trace,
+        judgement: Judgement,
+        held_by: tuple[str, ...],
+        fits: FitsInUse,
     ) -> Episode:
         episode = build_episode(
             trace,
@@ -129,7 +142,9 @@ class Reviewer:
             previous_maturity=trainable_maturity(opened.judged),
             quarantine_ids=held_by,
         )
-        return with_caps(episode, opened.caps) if opened.caps != UNCAPPED else episode
+        if opened.caps != UNCAPPED:
+            episode = with_caps(episode, opened.caps)
+        return with_fits(episode, fits, self._age_s(opened)) if fits is not NO_FITS else episode
 
 
 def holders(

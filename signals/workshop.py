@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from signals.decisions import Decided
 from signals.extractor import Extractor
 from signals.joiner import TOPICS, Joiner
 from signals.lake_writer import LakeWriter
@@ -10,7 +11,6 @@ from signals.review import Reviewer
 from signals.schedule import Schedule
 from signals.state import State
 from tendril.log import EventLog
-from tendril.quarantine import Quarantines
 from tendril.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Workshop:
         self.settings, self.log, self.lake = settings, log, lake
         self._reviewer = reviewer_of(settings, load_recipe(settings.signals.recipe))
 
-    def open(self, partition: int, quarantines: Quarantines) -> Extractor:
+    def open(self, partition: int, decided: Decided) -> Extractor:
         """Raises `LogUnavailable`, `LakeUnavailable`, `ValueError` for another log's state."""
         state = State(self.settings.path(self.settings.signals.folder / f"{partition}.db"))
         try:
@@ -48,7 +48,7 @@ class Workshop:
                 self._reviewer,
                 partition=partition,
                 tenants=self.settings.privacy.tenants,
-                quarantines=quarantines,
+                decided=decided,
                 trust=self.settings.signals.trust,
             )
             self._refuse_foreign(state, joiner)

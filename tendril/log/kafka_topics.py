@@ -10,13 +10,16 @@ from tendril.records import (
     PolicyManifest,
     Quarantine,
     Release,
+    RewardFit,
     Trace,
 )
 from tendril.settings import KafkaSettings
 
 SHARED = (Trace.TOPIC, Feedback.TOPIC)
 """As many partitions each, by session; every other topic has one, so that its order is total."""
-KEPT = (PolicyManifest.TOPIC, Release.TOPIC, Quarantine.TOPIC, Consent.TOPIC)
+KEPT = (
+    PolicyManifest.TOPIC, Release.TOPIC, Quarantine.TOPIC, Consent.TOPIC, RewardFit.TOPIC,
+)  # fmt: skip
 """The state of the loop is the fold of these from their beginning."""
 FOREVER_MS = -1
 

@@ -40,6 +40,7 @@ from tendril.records.release import (
     Release,
     ReleaseState,
 )
+from tendril.records.reward_fit import RewardFit
 from tendril.records.trace import (
     Exploration,
     FinishReason,
@@ -79,6 +80,7 @@ __all__ = [
     "Record",
     "Release",
     "ReleaseState",
+    "RewardFit",
     "Route",
     "RoutedExperts",
     "Sampling",

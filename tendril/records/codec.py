@@ -13,11 +13,12 @@ from tendril.records.operations import DeadLetter, Ledger, NodeStatus
 from tendril.records.policy import PolicyManifest
 from tendril.records.quarantine import Quarantine
 from tendril.records.release import Release
+from tendril.records.reward_fit import RewardFit
 from tendril.records.trace import Trace
 
 RECORD_TYPES: tuple[type[Record], ...] = (
     Trace, Feedback, Episode, PolicyManifest, Release, NodeStatus, Ledger, DeadLetter, Quarantine,
-    Consent,
+    Consent, RewardFit,
 )  # fmt: skip
 TYPE_BY_TOPIC: Mapping[str, type[Record]] = {record.TOPIC: record for record in RECORD_TYPES}
 R = TypeVar("R", bound=Record)

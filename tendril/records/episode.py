@@ -69,7 +69,7 @@ class Episode(Record, frozen=True, kw_only=True):
     raw_reward: float | None = None
     """The reward before it was cut to [-1, 1]."""
     centred_reward: float | None = None
-    """The reward less the mean of its bucket; None where no means were fitted."""
+    """The reward less the mean of its bucket; None where it is unknown, or no means were fitted."""
     bucket: str = ""
     """Surface and language, as in `editor/python`."""
     weight: float = 1.0
@@ -78,6 +78,11 @@ class Episode(Record, frozen=True, kw_only=True):
     """What the caps on users and tenants leave of it, from 0 to 1."""
     capped_by: str = ""
     """Which cap lowered it; empty: none."""
+    maturity_weight: float = 1.0
+    """What an early look stands for: outcomes seen by its age over all that will come; `weight`
+    includes it."""
+    fits_digest: str = ""
+    """Of the delays and means that were used; empty: none."""
     account_age_s: float | None = None
     """Of its user, when the trace was logged; None: as old as the service, or not known."""
     components: dict[str, float]

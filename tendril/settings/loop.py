@@ -50,6 +50,10 @@ class SignalsSettings(Section):
     held_out_share: float = Field(default=0.1, ge=0, lt=1)
     """Share of sessions kept from the learner, for the gate."""
     batch_records: int = Field(default=5_000, ge=1)
+    refit_every_s: float = Field(default=86_400, gt=0)
+    """How often delays and bucket means are fitted anew."""
+    refit_cohort_s: float = Field(default=7 * 86_400, gt=0)
+    """Of which the fits are made: traces whose window was over, rewards that were final."""
     trust: TrustSettings = TrustSettings()
 
 

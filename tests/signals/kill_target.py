@@ -137,7 +137,7 @@ def extract(settings: Settings, group: str, switch: KillSwitch) -> None:
     lake.switch = switch
     reader = FragileReader(log.reader(group, TOPICS), switch)
     decisions = Decisions(log)
-    shift = Shift(reader, Workshop(settings, log, lake), decisions.quarantines)
+    shift = Shift(reader, Workshop(settings, log, lake), decisions.decided)
     stop = threading.Event()
     threading.Timer(LONGEST_S, stop.set).start()
     work(log, reader, shift, decisions, stop, settings, NO_TELEMETRY)

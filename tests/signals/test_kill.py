@@ -73,7 +73,7 @@ def test_killed_at_any_moment_it_neither_loses_nor_doubles(tmp_path: Path):
     decisions = Decisions(log)
     decisions.poll()
     calm = Joiner(
-        State(tmp_path / "calm.db"), reviewer, quarantines=decisions.quarantines,
+        State(tmp_path / "calm.db"), reviewer, decided=decisions.decided,
         trust=signals.trust,
     )  # fmt: skip
     feed(calm, log.reader("calm", ("traces", "feedback")).poll(10_000, 0.0))

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from signals.decisions import Decided
 from signals.intake import take
 from signals.joiner import Joiner
 from signals.state import State
@@ -44,7 +45,7 @@ def _known(*records: Quarantine) -> Quarantines:
 
 
 def _joiner(quarantines: Quarantines, path: Path = IN_MEMORY, **schedule: Any) -> Joiner:
-    return Joiner(State(path), make_reviewer(**schedule), quarantines=quarantines)
+    return Joiner(State(path), make_reviewer(**schedule), decided=Decided(quarantines))
 
 
 def _fates(joiner: Joiner) -> dict[str, int]:

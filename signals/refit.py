@@ -1,0 +1,115 @@
+"""The daily refit: how late outcomes come and what a bucket's mean reward is, from the lake.
+
+Delays: from the trace to the first thing its user did about it, by bucket, on the latest traces
+whose windows are over (`debias.delay`). Centres: rewards of the last cohort that are final.
+"""
+
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from signals.centring import Observed, fit_centres
+from signals.debias.delay import Outcomes
+from signals.debias.delay_weights import Refit, refit
+from signals.fitted import Fits
+from tendril.log import EventLog
+from tendril.records import RewardFit
+from tendril.settings import Settings
+
+if TYPE_CHECKING:
+    from tendril.lake.lake import Lake
+
+NO_OUTCOME = ("suggestion.shown", "suggestion.suppressed", "retention.measured", "grader.scored")
+"""What says nothing about how soon a user decides."""
+DELAYS = """
+WITH judged AS (
+    SELECT trace_id, bucket FROM episodes WHERE day >= $first_day
+    QUALIFY row_number() OVER (PARTITION BY trace_id ORDER BY revision DESC, episode_id) = 1
+), begun AS (
+    SELECT trace_id, min(appended_at) AS started_at FROM traces
+    WHERE day >= $first_day AND appended_at > $since AND NOT suppressed AND lane = 'online'
+    GROUP BY trace_id
+), decided AS (
+    SELECT trace_id, min(appended_at) AS outcome_at FROM feedback
+    WHERE day >= $first_day AND NOT list_contains($no_outcome, type) GROUP BY trace_id
+)
+SELECT bucket, started_at, outcome_at
+FROM begun JOIN judged USING (trace_id) LEFT JOIN decided USING (trace_id)
+ORDER BY bucket, started_at, trace_id
+"""
+REWARDS = """
+SELECT bucket, reward, weight FROM (
+    SELECT * FROM episodes WHERE day >= $first_day AND closed_at > $since AND maturity = 'final'
+    QUALIFY row_number() OVER (PARTITION BY trace_id ORDER BY revision DESC, episode_id) = 1
+) WHERE reward IS NOT NULL AND weight > 0 AND len(quarantine_ids) = 0
+"""
+MARGIN = timedelta(days=1)
+logger = logging.getLogger(__name__)
+
+
+class Refitter:
+    """Fits when a day has passed since the last time; one thread."""
+
+    def __init__(self, settings: Settings, log: EventLog, lake: "Lake", fits: Fits) -> None:
+        self._settings, self._log, self._lake, self._fits = settings.signals, log, lake, fits
+        self._tried_at = 0.0
+
+    def look(self, now: float) -> bool:
+        """Whether it fitted. Raises `LogUnavailable`, `LakeUnavailable`."""
+        every_s = self._settings.refit_every_s
+        if now - max(self._fits.made_at, self._tried_at) < every_s:
+            return False
+        self._tried_at = now
+        found = self._delays(now)
+        for refused in found.refused:
+            logger.info("%s: %s", refused.what, refused.reason)
+        for surface in found.drifted:
+            logger.warning("delays of %s are no longer those of the fit in use", surface)
+        centres = fit_centres(self._rewards(now), fitted_at=now)
+        self._log.append([
+            (RewardFit.TOPIC, RewardFit(
+                kind="delays", digest=found.weights.digest, content=found.weights.to_bytes(),
+                made_at=now,
+            )),
+            (RewardFit.TOPIC, RewardFit(
+                kind="centres", digest=centres.digest,
+                content=msgspec.json.encode(centres, order="sorted"), made_at=now,
+            )),
+        ])  # fmt: skip
+        return True
+
+    def _delays(self, now: float) -> Refit:
+        window_s, cohort_s = self._settings.feedback_window_s, self._settings.refit_cohort_s
+        rows = self._rows(DELAYS, now - window_s - cohort_s, no_outcome=list(NO_OUTCOME))
+        buckets_N = np.asarray(rows["bucket"], str)
+        started_at_N, outcome_at_N = _numbers(rows["started_at"]), _numbers(rows["outcome_at"])
+        by_bucket = {
+            str(bucket): Outcomes(
+                started_at_N[buckets_N == bucket], outcome_at_N[buckets_N == bucket]
+            )
+            for bucket in np.unique(buckets_N)
+        }
+        return refit(
+            by_bucket, self._fits.at(now).delays, made_at=now, window_s=window_s,
+            cohort_s=cohort_s,
+        )  # fmt: skip
+
+    def _rewards(self, now: float) -> list[Observed]:
+        rows = self._rows(REWARDS, now - self._settings.refit_cohort_s)
+        columns = (rows["bucket"], _numbers(rows["reward"]), _numbers(rows["weight"]))
+        return [Observed(str(b), float(r), float(w)) for b, r, w in zip(*columns, strict=True)]
+
+    def _rows(self, sql: str, since: float, **more: Any) -> dict[str, Any]:
+        from tendril.lake.query import rows_of
+
+        window_s = self._settings.feedback_window_s
+        first = (datetime.fromtimestamp(since - window_s, UTC) - MARGIN).date()
+        return rows_of(self._lake, sql, {"since": since, "first_day": first} | more)
+
+
+def _numbers(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """What is null becomes NaN."""
+    return np.ma.array(values, dtype=np.float64).filled(np.nan)  # type: ignore[no-untyped-call,no-any-return]
