@@ -159,6 +159,7 @@ def work(
         if on_duty is not None:
             (on_duty.set if 0 in shift.extractors else on_duty.clear)()
         positions, more, decided = reader.positions(), False, decisions.poll()
+        report_lag(telemetry, ends, positions)
         for number, extractor in shift.extractors.items():
             mine = [r for r in records if r.partition == number and number not in new]
             places = [place for place in ends if place.partition == number]
@@ -194,3 +195,11 @@ def report(telemetry: Telemetry, published: Iterable[Record]) -> None:
             telemetry.count("tendril.signals.episodes", outcome=record.outcome)
             if record.reward is not None:
                 telemetry.record("tendril.signals.reward", record.reward)
+
+
+def report_lag(telemetry: Telemetry, ends: Offsets, positions: Offsets) -> None:
+    """Say how far behind this process is, by topic: a partition that left is no longer its own."""
+    for topic in TOPICS:
+        behind = (ends[p] - offset for p, offset in positions.items() if p.topic == topic)
+        lag = sum(max(0, n) for n in behind)  # what came after the look at the end was read too
+        telemetry.gauge("tendril.log.lag", lag, group=GROUP, topic=topic)

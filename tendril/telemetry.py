@@ -58,6 +58,7 @@ METRICS = (
     Metric("gen_ai.server.time_to_first_token", "histogram", "s", "To first token", SECONDS),
     Metric("gen_ai.server.time_per_output_token", "histogram", "s", "Each after the first", TOKENS),
     Metric("tendril.process.started", "gauge", "s", "Unix time this process started at"),
+    Metric("tendril.log.lag", "gauge", "{record}", "Not yet read, by `group` and `topic`"),
     Metric("tendril.loop.newest", "gauge", "s", "Unix time of the newest thing, by `stage`"),
     Metric("tendril.ledger.imbalance", "gauge", "{record}", "Read minus accounted for, by `kind`"),
     Metric("tendril.loop.live_version", "gauge", "{version}", "Version that is released"),

@@ -7,15 +7,23 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from signals import process
-from signals.process import join, run
+from signals.process import join, report_lag, run
 from signals.workshop import Workshop
 from tendril.lake import open_lake
 from tendril.log import LogUnavailable, SqliteLog, TopicPartition
 from tendril.quarantine import account_id
 from tendril.records import Episode, Feedback, Ledger, Quarantine, Record, Trace, decode
-from tendril.settings import LakeSettings, Settings, SignalsSettings, TrustSettings
+from tendril.settings import (
+    LakeSettings,
+    Settings,
+    SignalsSettings,
+    TelemetrySettings,
+    TrustSettings,
+)
+from tendril.telemetry import setup
 from tests.builders import make_feedback, make_trace
 from tests.signals.streams import make_records, make_silence, open_joiner, step
 
@@ -156,3 +164,45 @@ def read_until(
     finally:
         reader.close()
     raise AssertionError(f"no such {record_type.__name__} in {wait_s} s")
+
+
+def _lags(reader: InMemoryMetricReader) -> dict[tuple[object, object], object]:
+    data = reader.get_metrics_data()
+    assert data is not None
+    metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]
+    [lag] = [metric for metric in metrics if metric.name == "tendril.log.lag"]
+    return {
+        (p.attributes["group"], p.attributes["topic"]): p.value  # type: ignore[index, union-attr]
+        for p in lag.data.data_points
+    }
+
+
+def test_lag_is_what_is_left_to_read_in_the_partitions_that_are_ours():
+    reader = InMemoryMetricReader()
+    telemetry = setup("signals", TelemetrySettings(), readers=[reader])
+    ends = {TopicPartition("traces", n): 10 for n in range(3)}
+    ends |= {TopicPartition("feedback", n): 10 for n in range(3)}
+    held = {TopicPartition("traces", 0): 7, TopicPartition("traces", 2): 4}
+    held |= {TopicPartition("feedback", 0): 12, TopicPartition("feedback", 2): 9}
+    report_lag(telemetry, ends, held)
+    assert _lags(reader) == {("signals", "traces"): 9, ("signals", "feedback"): 1}
+    report_lag(telemetry, ends, {})
+    assert _lags(reader) == {("signals", "traces"): 0, ("signals", "feedback"): 0}
+
+
+def test_a_process_that_has_read_all_reports_no_lag(tmp_path: Path):
+    settings, log = _settings(tmp_path), _log(tmp_path)
+    log.append([("s1", make_silence())])
+    metrics = InMemoryMetricReader()
+    telemetry = setup("signals", settings.telemetry, readers=[metrics])
+    stop = threading.Event()
+    reader = log.reader(process.GROUP, (Trace.TOPIC, Feedback.TOPIC))
+    workshop = Workshop(settings, log, open_lake(settings))
+    thread = threading.Thread(
+        target=join, args=(log, reader, workshop, stop), kwargs={"telemetry": telemetry}
+    )
+    thread.start()
+    _wait_for(log, Episode)
+    stop.set()
+    thread.join(10)
+    assert _lags(metrics) == {("signals", "traces"): 0, ("signals", "feedback"): 0}
