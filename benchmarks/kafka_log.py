@@ -30,7 +30,7 @@ from tendril.log.kafka.reader import FETCH_BYTES
 from tendril.log.references import References
 from tendril.records import Record, Trace, encode
 from tendril.settings import KafkaSettings, Settings, SignalsSettings
-from tests.tendril.kafka_broker import broker_address
+from tests.tendril.kafka_broker import broker_address, own_prefix
 
 NUM_PARTITIONS = 4
 BATCH_RECORDS = 5_000
@@ -88,7 +88,7 @@ class Bench:
         self._folder, self._rows = folder, rows
         self._sent = rows[: len(rows) // 4]  # the package's broker keeps all of it in memory
         # Read and written apart, so that what is read does not grow.
-        self._read, self._written = (_kafka(server, kind) for kind in ("read", "written"))
+        self._read, self._written = (_kafka(server) for _ in range(2))
         self._log = KafkaLog(self._read, References(folder / "references"))
         self._append_log = KafkaLog(self._written, References(folder / "references"))
         _append_all(self._log, rows)
@@ -115,7 +115,8 @@ class Bench:
     def read_bare(self, number: int) -> float:
         consumer = KafkaConsumer(
             *(self._read.topic_prefix + topic for topic in TOPICS),
-            bootstrap_servers=list(self._read.servers), group_id=f"bare-{time.time_ns()}-{number}",
+            bootstrap_servers=list(self._read.servers),
+            group_id=f"{self._read.topic_prefix}bare-{number}",
             auto_offset_reset="earliest", enable_auto_commit=False,
             max_partition_fetch_bytes=FETCH_BYTES,
         )  # fmt: skip
@@ -188,10 +189,8 @@ class Bench:
         self._log.close()
 
 
-def _kafka(server: str, kind: str) -> KafkaSettings:
-    return KafkaSettings(
-        servers=(server,), topic_prefix=f"{kind}-{time.time_ns()}-", partitions=NUM_PARTITIONS
-    )
+def _kafka(server: str) -> KafkaSettings:
+    return KafkaSettings(servers=(server,), topic_prefix=own_prefix(), partitions=NUM_PARTITIONS)
 
 
 def _append_all(log: KafkaLog, rows: Rows) -> None:

@@ -1,6 +1,10 @@
-"""A broker that speaks Kafka's protocol: that of TENDRIL_TEST_KAFKA, else one from PyPI."""
+"""A broker that speaks Kafka's protocol: that of TENDRIL_TEST_KAFKA, else one from PyPI.
+
+On a named broker each run has topics of its own, which it deletes in the end.
+"""
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -13,6 +17,34 @@ from pathlib import Path
 
 NAMED = "TENDRIL_TEST_KAFKA"
 START_S = 20.0
+RUN = f"tendril-test-{os.getpid()}-{time.time_ns()}-"
+"""What the names of all topics and groups of this process begin with."""
+_numbers = itertools.count()
+
+
+def own_prefix() -> str:
+    """A new `log.kafka.topic_prefix`."""
+    return f"{RUN}{next(_numbers)}-"
+
+
+def delete_topics(server: str, prefix: str) -> list[str]:
+    """Delete every topic and group whose name begins with `prefix`; the topics' names."""
+    from kafka import KafkaAdminClient  # here, so that tests without Kafka need no kafka-python
+
+    admin = KafkaAdminClient(bootstrap_servers=[server], request_timeout_ms=10_000)
+    try:
+        topics = [name for name in admin.list_topics() if name.startswith(prefix)]
+        if topics:
+            admin.delete_topics(topics)
+            deadline = time.monotonic() + START_S  # Apache Kafka deletes a little later
+            while set(topics) & set(admin.list_topics()) and time.monotonic() < deadline:
+                time.sleep(0.1)
+        groups = [g["group_id"] for g in admin.list_groups() if g["group_id"].startswith(prefix)]
+        if groups:
+            admin.delete_groups(groups)
+    finally:
+        admin.close()
+    return topics
 
 
 class Broker:
@@ -71,7 +103,10 @@ def broker(folder: Path) -> Iterator[Broker]:
 def broker_address(folder: Path) -> Iterator[str]:
     """The named broker's `host:port`, or that of one of our own."""
     if named := os.environ.get(NAMED):
-        yield named
+        try:
+            yield named
+        finally:
+            delete_topics(named, RUN)
         return
     with broker(folder) as made:
         yield made.server

@@ -17,7 +17,7 @@ from tendril.log.references import References
 from tendril.records import DeadLetter, Episode, Feedback, Ledger, decode
 from tendril.settings import KafkaSettings, LogSettings, Settings, SignalsSettings
 from tests.builders import make_feedback, make_trace
-from tests.tendril.kafka_broker import broker, broker_address
+from tests.tendril.kafka_broker import broker, broker_address, own_prefix
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 NUM_SESSIONS = 40
@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def settings_for(server: str, **overrides: Any) -> KafkaSettings:
     fields: dict[str, Any] = {
-        "servers": (server,), "topic_prefix": f"k{time.time_ns()}-", "partitions": 4,
+        "servers": (server,), "topic_prefix": own_prefix(), "partitions": 4,
         "session_timeout_s": 6, "request_timeout_s": 2,
     }  # fmt: skip
     return KafkaSettings(**(fields | overrides))

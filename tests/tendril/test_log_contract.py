@@ -1,7 +1,6 @@
 """What every event log promises, on each of them."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +11,7 @@ from tendril.log import EventLog, LeaseLost, LogReader, MemoryLog, SqliteLog, To
 from tendril.records import DeadLetter, Feedback, Record, decode
 from tendril.settings import KafkaSettings
 from tests.builders import make_feedback, make_release, make_trace
-from tests.tendril.kafka_broker import broker_address
+from tests.tendril.kafka_broker import broker_address, own_prefix
 
 MakeReader = Callable[..., LogReader]
 LookNow = Callable[[LogReader], LogReader]
@@ -39,7 +38,7 @@ def make_kafka_log(folder: Path, server: str) -> EventLog:
     from tendril.log.references import References
 
     settings = KafkaSettings(
-        servers=(server,), topic_prefix=f"t{time.time_ns()}-", partitions=1, session_timeout_s=6
+        servers=(server,), topic_prefix=own_prefix(), partitions=1, session_timeout_s=6
     )
     return KafkaLog(settings, References(folder / "references"))
 
