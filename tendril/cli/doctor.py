@@ -12,8 +12,9 @@ from tendril.cli.deployment import check_workspace
 from tendril.cli.supervisor import WorkspaceLock
 from tendril.files import WorkspaceUnwritable
 from tendril.log import LogUnavailable, SqliteLog
+from tendril.log.kafka_topics import wanted
 from tendril.model_folder import missing_files
-from tendril.settings import InvalidSettings, Settings, load_settings
+from tendril.settings import InvalidSettings, KafkaSettings, Settings, load_settings
 
 MIN_FREE_BYTES = 2 * 10**9
 
@@ -71,12 +72,40 @@ def _checkpoint(settings: Settings) -> Finding:
 
 
 def _log(settings: Settings) -> Finding:
+    if settings.log.kind == "kafka":
+        return kafka_finding(settings.log.kafka)
     path = settings.path(settings.log.path)
     try:
         SqliteLog(path).close()
     except LogUnavailable as error:
         return Finding("event log", False, str(error), "Free space, or set log.path.")
     return Finding("event log", True, str(path))
+
+
+def kafka_finding(kafka: KafkaSettings) -> Finding:
+    """Whether the broker answers and has the topics, as they should be; changes nothing."""
+    try:
+        from tendril.log.kafka.topics import look_at_topics
+    except ModuleNotFoundError as error:
+        found = f"{error.name} is not installed"
+        return Finding("event log", False, found, "pip install 'tendril-rl[kafka]'")
+    try:
+        missing, problems = look_at_topics(kafka)
+    except LogUnavailable as error:
+        found, _, cure = str(error).partition(". Cure: ")
+        return Finding("event log", False, found, cure)
+    if problems:
+        found, cures = ("; ".join(dict.fromkeys(said)) for said in zip(*problems, strict=True))
+        return Finding("event log", False, found, cures)
+    where = f"Kafka at {', '.join(kafka.servers)} answers"
+    if not missing:
+        return Finding("event log", True, f"{where}, its topics are as they should be")
+    if len(missing) == len(wanted(kafka)):
+        return Finding("event log", True, f"{where}; the first process creates the topics")
+    return Finding(
+        "event log", False, f"{where}, without {', '.join(missing)}",
+        "They were deleted, or others made by hand: the next process to start creates them, empty.",
+    )  # fmt: skip
 
 
 def _ports(settings: Settings) -> Finding:

@@ -31,6 +31,13 @@ class Topic(NamedTuple):
     configs: Mapping[str, str]
 
 
+class Problem(NamedTuple):
+    """One way in which a topic breaks what the log promises."""
+
+    found: str
+    cure: str
+
+
 def wanted(kafka: KafkaSettings) -> dict[str, Topic]:
     """Every topic by its name on the cluster."""
     return {kafka.topic_prefix + topic: _wanted(topic, kafka) for topic in TYPE_BY_TOPIC}
@@ -56,21 +63,26 @@ def retention_s(kafka: KafkaSettings) -> dict[str, float]:
     return {topic: 3_600 * kafka.retention_hours for topic in TYPE_BY_TOPIC if topic not in KEPT}
 
 
-def problems(name: str, want: Topic, found: Topic) -> list[str]:
-    """How an existing topic breaks what the log promises, each with its cure; [] if it does not."""
+def problems(name: str, want: Topic, found: Topic) -> list[Problem]:
+    """What is wrong with an existing topic; [] where nothing is."""
     said = []
     if found.num_partitions != want.num_partitions:
         said.append(
-            f"{name}: expected {want.num_partitions} partitions, found {found.num_partitions}; "
-            f"set log.kafka.partitions to what traces and feedback have (other topics have 1), or "
-            f"choose a new log.kafka.topic_prefix"
+            Problem(
+                f"{name}: expected {want.num_partitions} partitions, found {found.num_partitions}",
+                "set log.kafka.partitions to what traces and feedback have (other topics have 1), "
+                "or choose a new log.kafka.topic_prefix",
+            )
         )
     for key, value in want.configs.items():
         have = found.configs.get(key, value)  # some brokers do not tell
         if not _good_enough(key, value, have):
             said.append(
-                f"{name}: expected {key}={value}, found {have}; change it with kafka-configs.sh "
-                f"--alter --entity-type topics --entity-name {name} --add-config {key}={value}"
+                Problem(
+                    f"{name}: expected {key}={value}, found {have}",
+                    f"change it with kafka-configs.sh --alter --entity-type topics --entity-name "
+                    f"{name} --add-config {key}={value}",
+                )
             )
     return said
 

@@ -9,7 +9,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from tendril.log import kafka_topics
-from tendril.log.kafka.client import client_options, connected
+from tendril.log.kafka.client import client_options, connected, explained
 from tendril.log.protocol import LogUnavailable
 from tendril.settings import KafkaSettings
 
@@ -37,8 +37,29 @@ def prepare_topics(settings: KafkaSettings) -> None:
             wait_until_there(admin, want, settings.request_timeout_s)
     finally:
         admin.close()
-    if said := [p for n in found for p in kafka_topics.problems(n, want[n], found[n])]:
-        raise LogUnavailable("\n".join(said))
+    if said := problems_of(want, found):
+        raise LogUnavailable("\n".join(f"{problem.found}; {problem.cure}" for problem in said))
+
+
+def look_at_topics(settings: KafkaSettings) -> tuple[list[str], list[kafka_topics.Problem]]:
+    """Those missing, and what is wrong with the others; changes nothing.
+
+    Raises `LogUnavailable`.
+    """
+    want = kafka_topics.wanted(settings)
+    with explained(settings.servers, lambda: None):
+        admin = connected(KafkaAdminClient, **client_options(settings))
+        try:
+            found = existing_topics(admin, want)
+        finally:
+            admin.close()
+    return [name for name in want if name not in found], problems_of(want, found)
+
+
+def problems_of(
+    want: dict[str, kafka_topics.Topic], found: dict[str, kafka_topics.Topic]
+) -> list[kafka_topics.Problem]:
+    return [p for name in found for p in kafka_topics.problems(name, want[name], found[name])]
 
 
 def existing_topics(
