@@ -22,7 +22,7 @@ COPY learner learner
 COPY offline_rl offline_rl
 COPY shipper shipper
 COPY dashboards dashboards
-RUN pip install --no-cache-dir -c constraints.txt ${PIP_EXTRA} ".${EXTRA:+[$EXTRA]}"
+RUN pip install --no-cache-dir -c constraints.txt ${PIP_EXTRA} ".[kafka${EXTRA:+,$EXTRA}]"
 
 # A named volume takes over the owner of the folder it covers, so the workspace is made here.
 RUN useradd --uid 10001 --no-create-home tendril \

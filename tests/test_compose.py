@@ -105,6 +105,46 @@ def settings_of(name: str, example: dict[str, str], monkeypatch: pytest.MonkeyPa
         return load_settings(None)
 
 
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example["COMPOSE_PROFILES"])
+def test_all_of_ours_read_one_log_and_its_broker_runs_exactly_where_that_is_kafka(
+    example: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = running(set(example["COMPOSE_PROFILES"].split(",")))
+    ours = {name for name in services if SERVICES[name]["image"].startswith("tendril")}
+    logs = {settings_of(name, example, monkeypatch).log for name in ours}
+    [log] = logs
+    assert (log.kind == "kafka") == ("kafka" in services)
+    broker = SERVICES["kafka"]["environment"]
+    advertised = re.findall(r"\w+://(kafka:\d+)", broker["KAFKA_ADVERTISED_LISTENERS"])
+    assert list(log.kafka.servers) == advertised
+    assert log.kafka.replication_factor == 1
+
+
+def test_without_examples_the_log_is_kafka_and_one_example_has_the_embedded_one() -> None:
+    kinds = [example["TENDRIL_LOG__KIND"] for example in examples()]
+    assert kinds[0] == "kafka"
+    assert kinds.count("sqlite") == 1
+
+
+def test_the_broker_is_one_node_of_kraft_that_keeps_its_data() -> None:
+    broker, environment = SERVICES["kafka"], SERVICES["kafka"]["environment"]
+    assert set(environment["KAFKA_PROCESS_ROLES"].split(",")) == {"broker", "controller"}
+    listeners = dict(re.findall(r"(\w+)://:(\d+)", environment["KAFKA_LISTENERS"]))
+    controller = environment["KAFKA_CONTROLLER_LISTENER_NAMES"]
+    node = environment["KAFKA_NODE_ID"]
+    assert environment["KAFKA_CONTROLLER_QUORUM_VOTERS"] == f"{node}@kafka:{listeners[controller]}"
+    protocols = environment["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(",")
+    assert {protocol.split(":")[0] for protocol in protocols} == set(listeners)
+    assert f"kafka:{environment['KAFKA_LOG_DIRS']}" in broker["volumes"]
+    assert not any(name.startswith("KAFKA_ZOOKEEPER") for name in environment)
+
+
+def test_the_image_can_speak_to_kafka() -> None:
+    [extras] = re.findall(r'"\.\[([a-z]+)\$', (ROOT / "Dockerfile").read_text())
+    assert extras == "kafka"
+    assert extras in known_extras()
+
+
 def test_vllm_gets_the_gpus_and_an_image_that_has_it() -> None:
     vllm = SERVICES["vllm"]
     [device] = vllm["deploy"]["resources"]["reservations"]["devices"]
