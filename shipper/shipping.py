@@ -19,6 +19,7 @@ from tendril.blobs import CorruptObject
 from tendril.log import EventLog
 from tendril.model_folder import (
     FIRST_VERSION,
+    PUBLISHED_DTYPE,
     WEIGHTS_FILE,
     missing_files,
     tokenizer_digest,
@@ -32,8 +33,6 @@ from tendril.weights import (
     read_weights,
     weights_digest,
 )
-
-PUBLISHED_DTYPE = "BF16"
 
 
 class ShipRefused(RuntimeError):

@@ -7,6 +7,8 @@ from blake3 import blake3
 FIRST_VERSION = 1
 """What the configured folder is imported as; every process starts from it."""
 WEIGHTS_FILE = "model.safetensors"
+PUBLISHED_DTYPE = "BF16"
+"""Of every version's tensors, as safetensors spells it."""
 TOKENIZER_FILE = "tokenizer.json"
 REQUIRED_FILES = ("config.json", TOKENIZER_FILE, WEIGHTS_FILE)
 OPTIONAL_FILES = ("generation_config.json", "tokenizer_config.json", "chat_template.jinja")

@@ -9,9 +9,8 @@ from typing import Any, Literal
 import tomli_w
 
 import offline_rl.autocomplete
+from tendril.cli.checks import check_workspace, port_fault
 from tendril.cli.demo_broker import NUM_PARTITIONS
-from tendril.cli.deployment import check_workspace
-from tendril.cli.doctor import port_is_free
 from tendril.cli.supervisor import WorkspaceLock
 from tendril.files import write_whole
 from tendril.settings import EngineName, load_settings
@@ -126,7 +125,7 @@ def kafka_settings(port: int) -> dict[str, Any]:
 
 def free_port(wanted: int) -> int:
     """`wanted`, or where it is taken another one that is free now, said aloud."""
-    if port_is_free(wanted):
+    if port_fault("127.0.0.1", wanted) is None:
         return wanted
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

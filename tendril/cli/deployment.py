@@ -7,9 +7,10 @@ import threading
 import time
 from pathlib import Path
 
+from tendril.cli.announcer import Announcer
+from tendril.cli.checks import check_workspace, refuse_faults
 from tendril.cli.processes import MODULES, arguments_for
 from tendril.cli.supervisor import Supervisor, WorkspaceLock, supervise
-from tendril.files import write_whole
 from tendril.process import stop_on_signals
 from tendril.settings import Settings, load_settings
 
@@ -20,6 +21,7 @@ def up(config: Path | None) -> None:
     """Supervise in the foreground until told to stop."""
     settings = load_settings(config)
     check_workspace(settings.workspace)
+    refuse_faults(settings)
     lock = WorkspaceLock(settings.workspace)
     lock.acquire()
     stop = threading.Event()
@@ -28,20 +30,15 @@ def up(config: Path | None) -> None:
     try:
         for command in MODULES:
             supervisor.add(command, arguments_for(command, config))
-        gateway = settings.gateway
         print(
-            f"serving on http://{gateway.host}:{gateway.port}/v1, console on "
-            f"http://127.0.0.1:{settings.console.port}, logs in {settings.workspace}/logs"
+            f"starting {len(MODULES)} processes, logs in {settings.workspace}/logs; Ctrl-C or "
+            "`tendril down` ends them",
+            flush=True,
         )
-        supervise(supervisor, stop)
+        supervise(supervisor, stop, Announcer(settings, supervisor).look)
     finally:
         supervisor.stop()
         lock.release()
-
-
-def check_workspace(workspace: Path) -> None:
-    """Raises `WorkspaceUnwritable` with the path and the cure, before anything is started."""
-    write_whole(workspace / ".writable", b"")
 
 
 def down(config: Path | None) -> None:

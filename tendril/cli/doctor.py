@@ -2,30 +2,17 @@
 
 import json
 import shutil
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
-from tendril.cli.deployment import check_workspace
-from tendril.cli.supervisor import WorkspaceLock
+from tendril.cli.checks import Finding, check_workspace, checkpoint, engine, ports
 from tendril.files import WorkspaceUnwritable
 from tendril.log import LogUnavailable, SqliteLog
 from tendril.log.kafka_topics import wanted
-from tendril.model_folder import missing_files
-from tendril.settings import InvalidSettings, KafkaSettings, Settings, load_settings
+from tendril.settings import KafkaSettings, Settings, load_settings
 
 MIN_FREE_BYTES = 2 * 10**9
-
-
-class Finding(NamedTuple):
-    """One thing that was looked at; `cure` is empty where it is well."""
-
-    check: str
-    ok: bool
-    found: str
-    cure: str = ""
 
 
 def run_doctor(config: Path | None, *, as_json: bool) -> int:
@@ -60,15 +47,6 @@ def _disk(settings: Settings) -> Finding:
     free = shutil.disk_usage(settings.workspace if settings.workspace.exists() else ".").free
     found = f"{free / 1e9:.1f} GB free"
     return Finding("disk", free >= MIN_FREE_BYTES, found, "Free at least 2 GB.")
-
-
-def _checkpoint(settings: Settings) -> Finding:
-    folder = settings.serving.checkpoint
-    missing = missing_files(folder)
-    found = f"{folder}: missing {', '.join(missing)}" if missing else str(folder)
-    return Finding(
-        "checkpoint", not missing, found, "Set serving.checkpoint to a Hugging Face folder."
-    )
 
 
 def _log(settings: Settings) -> Finding:
@@ -108,38 +86,6 @@ def kafka_finding(kafka: KafkaSettings) -> Finding:
     )  # fmt: skip
 
 
-def _ports(settings: Settings) -> Finding:
-    if (holder := WorkspaceLock(settings.workspace).holder()) is not None:
-        return Finding("ports", True, f"in use by this workspace's own process {holder}")
-    serving, console = settings.serving, settings.console
-    wanted = (settings.gateway.port, serving.port, serving.admin_port, console.port)
-    taken = [port for port in wanted if not port_is_free(port)]
-    found = f"taken: {taken}" if taken else f"free: {list(wanted)}"
-    return Finding("ports", not taken, found, "Set serving.port, .admin_port or console.port.")
-
-
-def port_is_free(port: int) -> bool:
-    """Whether a server could listen on this loopback port now; 0 always can."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def _engine(settings: Settings) -> Finding:
-    if settings.serving.engine == "torch":
-        return Finding("engine", True, "torch")
-    from serving.vllm_engine.launch import installed_version
-
-    try:
-        return Finding("engine", True, f"vLLM {installed_version()}")
-    except InvalidSettings as error:
-        return Finding("engine", False, str(error), "Or set serving.engine to torch.")
-
-
 CHECKS: tuple[Callable[[Settings], Finding], ...] = (
-    _python, _workspace, _disk, _checkpoint, _engine, _log, _ports,
+    _python, _workspace, _disk, checkpoint, engine, _log, ports,
 )  # fmt: skip

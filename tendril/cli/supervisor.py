@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -29,6 +29,8 @@ STOP_S = 15.0
 CHECK_S = 0.1
 PROBE_S = 0.2
 """Who asks for the holder of a lock has it for a moment: a supervisor tries again for so long."""
+LAST_BYTES = 4_096
+"""Of a log, to find its last line in."""
 
 
 class AlreadyRunning(RuntimeError):
@@ -47,6 +49,8 @@ class Child(msgspec.Struct, kw_only=True):
     restarts: int = 0
     started_at: float = 0.0
     last_exit: int | None = None
+    last_words: str = ""
+    """The last line that it wrote before it ended."""
 
 
 @dataclass(slots=True)
@@ -145,14 +149,16 @@ class Supervisor:
     def children(self) -> list[Child]:
         return [slot.child for slot in self._slots.values()]
 
+    def log_of(self, child: Child) -> Path:
+        return self._workspace / "logs" / f"{child.name}.log"
+
     def refuse_crash_loop(self) -> None:
         """Raises `CannotStart` naming a child that was brought back `CRASH_LOOP` times."""
         for child in self.children():
             if child.restarts >= CRASH_LOOP:
                 raise CannotStart(
                     f"{child.name} ended {child.restarts} times, last with status "
-                    f"{child.last_exit}; why is at the end of "
-                    f"{self._workspace}/logs/{child.name}.log"
+                    f"{child.last_exit}: {child.last_words}; more in {self.log_of(child)}"
                 )
 
     def end(self, name: str) -> None:
@@ -164,9 +170,9 @@ class Supervisor:
         self._stop(list(reversed(self._slots.values())))
 
     def _start(self, slot: _Slot) -> None:
-        logs = self._workspace / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
-        with (logs / f"{slot.child.name}.log").open("ab") as output:
+        log = self.log_of(slot.child)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
             slot.process = subprocess.Popen(
                 slot.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 env=self._environment,
@@ -178,6 +184,7 @@ class Supervisor:
     def _note_exit(self, slot: _Slot) -> None:
         assert slot.process is not None
         slot.child.last_exit, slot.child.pid = slot.process.returncode, None
+        slot.child.last_words = _last_line(self.log_of(slot.child))
         slot.process = None
         lived_s = time.time() - slot.child.started_at
         stable = lived_s >= STABLE_S
@@ -210,10 +217,20 @@ class Supervisor:
             print(f"supervisor: {error}", file=sys.stderr)
 
 
-def supervise(supervisor: Supervisor, stop: threading.Event) -> None:
-    """Keep the children running until `stop`, then end them."""
+def _last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LAST_BYTES))
+        lines = file.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def supervise(
+    supervisor: Supervisor, stop: threading.Event, look: Callable[[], None] = lambda: None
+) -> None:
+    """Keep the children running until `stop`, then end them; calls `look` again and again."""
     try:
         while not stop.wait(CHECK_S):
             supervisor.tick()
+            look()
     finally:
         supervisor.stop()

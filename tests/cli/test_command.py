@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 PROJECT = Path(__file__).parents[2]
@@ -118,9 +120,8 @@ def test_what_cannot_be_released_is_refused_in_one_line(tmp_path: Path, command:
 
 def test_doctor_reports_each_check_as_json(tmp_path: Path) -> None:
     ended = _tendril(
-        tmp_path, "doctor", "--json", TENDRIL_SERVING__PORT="0",
-        TENDRIL_SERVING__ADMIN_PORT="0", TENDRIL_CONSOLE__PORT="0",
-        TENDRIL_SERVING__CHECKPOINT=str(tmp_path / "nowhere"),
+        tmp_path, "doctor", "--json",
+        **_free_ports(), TENDRIL_SERVING__CHECKPOINT=str(tmp_path / "nowhere"),
     )  # fmt: skip
     findings = {finding["check"]: finding for finding in json.loads(ended.stdout)}
     assert ended.returncode == 1  # there is no checkpoint
@@ -148,19 +149,34 @@ def test_down_without_a_supervisor_is_done(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout) == (0, "nothing runs in .tendril\n")
 
 
+def test_up_starts_nothing_where_it_could_not_serve(tmp_path: Path) -> None:
+    variables = _free_ports() | {"TENDRIL_SERVING__CHECKPOINT": "/path/to/a/folder"}
+    with socket.create_server(("127.0.0.1", int(variables["TENDRIL_GATEWAY__PORT"]))):
+        ended = _tendril(tmp_path, "up", **variables)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
+    assert "checkpoint: /path/to/a/folder: missing config.json" in ended.stderr
+    assert "or set gateway.port to another" in ended.stderr
+    assert not (tmp_path / ".tendril/logs").exists()
+
+
+def _free_ports() -> dict[str, str]:
+    """Of this moment: all held open until each is known."""
+    names = ("GATEWAY__PORT", "SERVING__PORT", "SERVING__ADMIN_PORT", "CONSOLE__PORT")
+    with ExitStack() as held:
+        servers = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
+        ports = [str(server.getsockname()[1]) for server in servers]
+    return {f"TENDRIL_{name}": port for name, port in zip(names, ports, strict=True)}
+
+
 @pytest.mark.slow
 def test_up_runs_until_down_and_refuses_a_second_one(tmp_path: Path) -> None:
-    variables = {
-        "TENDRIL_SERVING__PORT": "0", "TENDRIL_SERVING__ADMIN_PORT": "0",
-        "TENDRIL_CONSOLE__PORT": "0", "TENDRIL_GATEWAY__PORT": "0",
-        "TENDRIL_WORKSPACE": str(tmp_path / "w"),
-    }  # fmt: skip
+    variables = _free_ports() | {"TENDRIL_WORKSPACE": str(tmp_path / "w")}
     command = [sys.executable, "-m", "tendril.cli", "up"]
     with subprocess.Popen(
         command, cwd=tmp_path, env=_environment(variables), stdout=subprocess.PIPE, text=True
     ) as up:
         assert up.stdout is not None
-        assert up.stdout.readline().startswith("serving on http://127.0.0.1:0/v1")
+        assert up.stdout.readline().startswith("starting 7 processes")
         children = json.loads((tmp_path / "w/processes.json").read_bytes())["children"]
         assert [child["name"] for child in children] == [
             "serve", "gateway", "signals", "learn", "ship", "agent", "console",
@@ -168,7 +184,13 @@ def test_up_runs_until_down_and_refuses_a_second_one(tmp_path: Path) -> None:
         second = _tendril(tmp_path, "up", **variables)
         assert second.returncode == 1
         assert f"found process {up.pid}; stop it with `tendril down`" in second.stderr
-        time.sleep(1)
+        ready = up.stdout.readline()
+        assert ready.startswith("ready after")
+        api = f"http://127.0.0.1:{variables['TENDRIL_GATEWAY__PORT']}/v1"
+        assert f"{api}, key in {tmp_path / 'w/api_key'}" in ready
+        key = (tmp_path / "w/api_key").read_text()
+        models = httpx.get(f"{api}/models", headers={"authorization": f"Bearer {key}"})
+        assert models.json()["data"][0]["id"] == "tendril"
         down = _tendril(tmp_path, "down", **variables)
         assert (down.returncode, down.stderr) == (0, "")
         assert up.wait(30) in (0, -signal.SIGTERM)
