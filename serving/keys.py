@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 RELOAD_CHECK_S = 0.5
 MAX_KEY_CHARACTERS = 512
+DEVELOPMENT = "development"
 
 
 class ApplicationKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +98,21 @@ def key_ring(settings: Settings) -> "KeyRing":
     return KeyRing(key_file, configured, None if configured else development)
 
 
+def unnamed_keys(settings: Settings) -> tuple[ApplicationKey, ...]:
+    """Those that the settings hold, or else the development key if it was made."""
+    if settings.serving.api_keys:
+        return tuple(_plain(key) for key in settings.serving.api_keys if key)
+    key = _read_development(settings.workspace / "api_key")
+    return (_plain(key, DEVELOPMENT),) if key else ()
+
+
+def _read_development(path: Path) -> str:
+    """The development key, "" where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.read_text().strip()
+    return ""
+
+
 class KeyRing:
     """Who a key belongs to. Follows its files, so that a revoked key ends without a restart."""
 
@@ -160,9 +176,8 @@ class KeyRing:
         applications = {e.digest: _application(e) for e in entries if e.role == "application"}
         plain = dict(self._configured)
         if self._development_key is not None:
-            with contextlib.suppress(FileNotFoundError):
-                if key := self._development_key.read_text().strip():
-                    plain[key_digest(key)] = _plain(key, "development")
+            key = _read_development(self._development_key)
+            plain |= {key_digest(key): _plain(key, DEVELOPMENT)} if key else {}
         self._applications = plain | applications
         self._operators = {e.digest: e.name for e in entries if e.role == "operator"}
 

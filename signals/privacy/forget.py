@@ -7,7 +7,7 @@ Running it again is safe at any moment and finds nothing.
 
 import io
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     policy_versions: tuple[int, ...]
     """Trained on rows of theirs: deleting rows does not make weights unlearn them."""
     notes: tuple[str, ...]
+    is_known: bool = True
+    """Whether this run, or one before it, found anything of theirs."""
 
     @property
     def is_complete(self) -> bool:
@@ -68,6 +70,7 @@ def forget(
         log.append([(owner.person, Consent(person=owner.person, deleted=True, at=now()))])
     step("plan")
     plan_path = settings.path(FOLDER / f"{owner.person}.plan.json")
+    earlier = _certified(settings, owner)
     plan = read_plan(plan_path).joined(survey(log, owner))
     write_plan(plan_path, plan)
     matches = matcher(owner.user_key, plan)
@@ -81,12 +84,14 @@ def forget(
         person=owner.person,
         at=now(),
         places=tuple(places),
-        policy_versions=tuple(sorted(plan.policy_versions | _certified(settings, owner))),
+        policy_versions=tuple(sorted(plan.policy_versions | frozenset(earlier or ()))),
         notes=_notes(settings),
+        is_known=earlier is not None or plan != Plan() or any(place.before for place in places),
     )
     step("certificate")
-    document = msgspec.json.format(msgspec.json.encode(certificate))
-    write_whole(settings.path(FOLDER / f"{owner.person}.json"), document)
+    if certificate.is_known:  # or a name mistyped twice would be known the second time
+        document = msgspec.json.format(msgspec.json.encode(certificate))
+        write_whole(settings.path(FOLDER / f"{owner.person}.json"), document)
     if certificate.is_complete:
         plan_path.unlink(missing_ok=True)
     return certificate
@@ -197,13 +202,13 @@ def _holds(path: Path, user_key: str) -> bool:
     return False
 
 
-def _certified(settings: Settings, owner: Owner) -> frozenset[int]:
-    """Versions that an earlier run named: the rows that told are gone."""
+def _certified(settings: Settings, owner: Owner) -> Sequence[int] | None:
+    """Versions that an earlier run named: the rows that told are gone. None: no run ended."""
     try:
         document = settings.path(FOLDER / f"{owner.person}.json").read_bytes()
     except FileNotFoundError:
-        return frozenset()
-    return frozenset(msgspec.json.decode(document, type=Certificate).policy_versions)
+        return None
+    return msgspec.json.decode(document, type=Certificate).policy_versions
 
 
 def _notes(settings: Settings) -> tuple[str, ...]:

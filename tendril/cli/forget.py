@@ -20,7 +20,10 @@ USER_KEY = re.compile(r"[0-9a-f]{32}")
 def run_forget(
     config: Path | None, tenant: str, user: str | None, user_key: str | None, *, as_json: bool
 ) -> int:
-    """Exit status: 0 where nothing is left, 1 where something is. The raw id is never printed."""
+    """Exit status: 0 where nothing is left, 1 where something is or nothing was known.
+
+    The raw id is never printed.
+    """
     settings = load_settings(config)
     owner = Owner(tenant, user_key or _hashed(settings, tenant, user))
     if not USER_KEY.fullmatch(owner.user_key):
@@ -34,9 +37,15 @@ def run_forget(
         log.close()
     if as_json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(certificate)) + b"\n")
-    else:
+    elif certificate.is_known:
         _print(certificate)
-    return 0 if certificate.is_complete else 1
+    if not certificate.is_known:
+        print(
+            f"nothing is known of this user under tenant {tenant}; `tendril keys list` names the "
+            "tenants",
+            file=sys.stderr,
+        )
+    return 0 if certificate.is_complete and certificate.is_known else 1
 
 
 def _hashed(settings: Settings, tenant: str, user: str | None) -> str:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from serving.key_file import KeyEntry, KeyRefused, create_key, read_keys, revoke_key
+from serving.keys import DEVELOPMENT, unnamed_keys
 from tendril.settings import Settings, load_settings
 
-DEVELOPMENT = "development"
 RESERVED = (DEVELOPMENT, "configured")
 
 
@@ -43,22 +43,27 @@ def create(
 
 
 def print_keys(config: Path | None, *, as_json: bool) -> None:
-    """As a table, or as JSON without the hashes."""
+    """As a table, or as JSON without the hashes; those of the settings come last."""
     settings = load_settings(config)
-    entries = read_keys(_key_file(settings))
+    unnamed = [
+        KeyEntry(name=key.name, digest="", tenant=key.tenant) for key in unnamed_keys(settings)
+    ]
+    entries = (*read_keys(_key_file(settings)), *unnamed)
     if as_json:
         rows = [msgspec.to_builtins(entry) for entry in entries]
         shown = [{k: v for k, v in row.items() if k != "digest"} for row in rows]
         print(msgspec.json.format(msgspec.json.encode(shown)).decode())
         return
-    table = Table("name", "tenant", "role", "lanes", "requests/min", "tokens/min", "made", box=None)
+    exact = (Column(name, no_wrap=True) for name in ("name", "tenant"))  # to be copied
+    table = Table(*exact, "role", "lanes", "requests/min", "tokens/min", "made", box=None)
     for e in entries:
-        made = datetime.fromtimestamp(e.created_at).strftime("%Y-%m-%d %H:%M")
         quotas = [str(quota or "-") for quota in (e.requests_per_minute, e.tokens_per_minute)]
-        table.add_row(e.name, e.tenant, e.role, " ".join(e.lanes), *quotas, made)
-    if not settings.serving.api_keys and (settings.workspace / "api_key").exists():
-        table.add_row(DEVELOPMENT, "-", "application", "online", "-", "-", "first start")
+        table.add_row(e.name, e.tenant, e.role, " ".join(e.lanes), *quotas, _made(e.created_at))
     Console(markup=False, emoji=False).print(table)
+
+
+def _made(at: float) -> str:
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M") if at else "-"
 
 
 def revoke(config: Path | None, name: str) -> None:

@@ -1,5 +1,6 @@
 """`tendril keys`: a key is shown once, then only its name."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,27 @@ def test_a_revoked_key_is_gone_and_the_development_key_can_be_revoked_too(config
     for name in ("ops", "development"):
         with pytest.raises(KeyRefused, match=name):
             revoke(config, name)
+
+
+@pytest.mark.parametrize("settings_name_it", [False, True])
+def test_a_key_without_an_entry_is_listed_with_the_tenant_that_its_traces_have(
+    config: Path, capsys: pytest.CaptureFixture[str], settings_name_it: bool
+) -> None:
+    if settings_name_it:
+        config.write_text(config.read_text() + '[serving]\napi_keys = ["tk-secret"]\n')
+    settings = load_settings(config)
+    ring = key_ring(settings)
+    key = "tk-secret" if settings_name_it else (settings.workspace / "api_key").read_text()
+    known = ring.authenticate(f"Bearer {key}")
+    assert known is not None
+    print_keys(config, as_json=True)
+    [row] = json.loads(capsys.readouterr().out)
+    name = "configured" if settings_name_it else "development"
+    assert (row["name"], row["tenant"], row["role"]) == (name, known.tenant, "application")
+    print_keys(config, as_json=False)
+    listed = capsys.readouterr().out
+    assert known.tenant in listed
+    assert key not in listed
 
 
 def test_a_name_that_means_something_else_is_refused(config: Path) -> None:

@@ -147,12 +147,36 @@ def test_the_command_hashes_the_id_as_serving_does(
     with pytest.raises(InvalidSettings, match=r"node\.secret: expected the secret"):
         run_forget(None, "acme", "ada lovelace", None, as_json=True)
     secret = node_secret(done.settings.workspace)
-    assert run_forget(None, "acme", "ada lovelace", None, as_json=True) == 0
+    run_forget(None, "acme", "ada lovelace", None, as_json=True)
     printed = capsys.readouterr().out
     key = tenant_user_key("acme", "ada lovelace", secret)
     assert json.loads(printed)["person"] == person_of("acme", key)
     assert "lovelace" not in printed
     assert key not in printed
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_user_that_nothing_is_known_of_is_no_success_however_often(
+    settings: Settings,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    as_json: bool,
+) -> None:
+    monkeypatch.setenv("TENDRIL_WORKSPACE", str(settings.workspace))
+    for _ in range(2):
+        assert run_forget(None, "acne", None, "0" * 32, as_json=as_json) == 1
+        printed = capsys.readouterr()
+        assert "nothing is known of this user under tenant acne" in printed.err
+        assert "nothing is left" not in printed.out
+        if as_json:
+            assert json.loads(printed.out)["is_known"] is False
+
+
+def test_who_was_forgotten_is_known_to_have_been(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENDRIL_WORKSPACE", str(settings.workspace))
+    assert [run_forget(None, "acme", None, ADA, as_json=True) for _ in range(2)] == [0, 0]
 
 
 def test_a_user_of_another_tenant_with_the_same_key_is_found_by_the_key_alone(
