@@ -2,32 +2,28 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
 import msgspec
 from rich.console import Console
-from rich.live import Live
 
-from dashboards.follower import LoopFollower
-from dashboards.health import limits_of
-from dashboards.loop_view import LoopView
 from dashboards.snapshot import LoopSnapshot
+from tendril.cli.checks import check_workspace
 from tendril.cli.demo_broker import check_broker, running_broker
+from tendril.cli.demo_watch import Watch
 from tendril.cli.demo_workspace import RETENTION_S, LogKind, demo_folder, prepare
-from tendril.cli.live_view import render
 from tendril.cli.processes import arguments_for
 from tendril.cli.supervisor import Supervisor, WorkspaceLock
 from tendril.files import write_whole
-from tendril.log import open_log
 from tendril.process import end_on_signals, stop_on_signals
 from tendril.settings import EngineName, Settings, load_settings
 
 EVALUATION_SHARE, MAX_EVALUATION_S = 0.2, 80.0
 """Of the whole time, kept for the evaluation at the end."""
 DRAIN_S = 3.0
-REDRAW_S = 0.5
+EVALUATING = "evaluating the shipped policy against the base (about a minute; Ctrl-C skips it)"
 USERS: Mapping[EngineName, int] = {"torch": 28, "vllm": 12}
 """People whose requests two cores serve while the rest of the loop runs on them too."""
 REST = ("signals", "agent", "ship", "learn", "console")
@@ -48,23 +44,24 @@ def run_demo(
     workspace = demo_folder()
     if log == "kafka":
         check_broker()
-    config = prepare(workspace, seed, engine, log)
-    settings = load_settings(config)
-    lock = WorkspaceLock(workspace)
-    lock.acquire()
+    check_workspace(workspace.parent)
     ends_at = started_at + 60 * minutes - min(MAX_EVALUATION_S, EVALUATION_SHARE * 60 * minutes)
-    with running_broker(settings):
-        watch = Watch(settings, headless=headless, started_at=started_at, ends_at=ends_at)
-        snapshot = _run(config, settings, watch, users or USERS[engine], seed, lock)
-        if snapshot is None:
-            print("stopped; every process of the demo has ended")
-            return 1
-        end_on_signals()  # nothing is left to end in order, and an evaluation takes a minute
-        return _report(settings, snapshot, started_at, seed, report)
+    with WorkspaceLock(workspace).held():  # to the end: another demo would clear the folder
+        config = prepare(workspace, seed, engine, log)
+        settings = load_settings(config)
+        with running_broker(settings):
+            watch = Watch(settings, headless=headless, started_at=started_at, ends_at=ends_at)
+            snapshot = _run(config, settings, watch, users or USERS[engine], seed)
+            if snapshot is None:
+                print("stopped; every process of the demo has ended")
+                return 1
+            end_on_signals()  # nothing is left to end in order, and an evaluation takes a minute
+            print(EVALUATING, flush=True)
+            return _report(settings, snapshot, started_at, seed, report)
 
 
 def _run(
-    config: Path, settings: Settings, watch: "Watch", users: int, seed: int, lock: WorkspaceLock
+    config: Path, settings: Settings, watch: Watch, users: int, seed: int
 ) -> LoopSnapshot | None:
     """Every process until the time is over; the loop's last state, None where it was stopped."""
     stop = threading.Event()
@@ -77,10 +74,10 @@ def _run(
         drained_at = time.time() + DRAIN_S
         watch.until(lambda: stop.is_set() or time.time() >= drained_at, supervisor)
     finally:
+        watch.say("stopping: the processes finish what they have begun")
         supervisor.stop()
         watch.catch_up()
         snapshot = watch.close()
-        lock.release()
     return None if stop.is_set() else snapshot
 
 
@@ -114,78 +111,6 @@ def start(
         return
     for command in REST:
         supervisor.add(command, arguments_for(command, config))
-
-
-class Watch:
-    """The live view: follows the log and draws, or says a line now and then when headless."""
-
-    def __init__(
-        self, settings: Settings, *, headless: bool, started_at: float, ends_at: float
-    ) -> None:
-        self._settings, self._headless = settings, headless
-        self._started_at, self.ends_at = started_at, ends_at
-        self._log = open_log(settings)
-        self._follower = LoopFollower(self._log, LoopView(limits_of(settings)))
-        self._live = Live(console=Console(), auto_refresh=False, screen=False)
-        self._next_draw = 0.0
-        if headless:
-            print(
-                f"console http://127.0.0.1:{settings.console.port}  logs {settings.workspace}/logs",
-                flush=True,
-            )
-        else:
-            self._live.start()
-
-    def until(self, done: Callable[[], bool], supervisor: Supervisor) -> None:
-        """Keep watching, and the processes alive, until `done`."""
-        while not done():
-            supervisor.tick()
-            self._follower.poll(timeout_s=0.1)
-            if time.monotonic() >= self._next_draw:
-                self._draw(self._follower.snapshot())
-
-    def catch_up(self) -> None:
-        """Read what the ended processes left on the log."""
-        while self._follower.poll(timeout_s=0.2):
-            pass
-
-    def close(self) -> LoopSnapshot:
-        """The last state of the loop."""
-        snapshot = self._follower.snapshot()
-        self._draw(snapshot)
-        self._live.stop()
-        self._follower.close()
-        return snapshot
-
-    def _draw(self, snapshot: LoopSnapshot) -> None:
-        elapsed_s = time.time() - self._started_at
-        if self._headless:
-            self._next_draw = time.monotonic() + 15
-            print(_line(snapshot, elapsed_s), flush=True)
-            return
-        self._next_draw = time.monotonic() + REDRAW_S
-        config = self._settings.workspace / "tendril.toml"
-        urls = {
-            "console": f"http://127.0.0.1:{self._settings.console.port}",
-            "go back:": f"tendril --config {config} rollback",
-        }
-        view = render(snapshot, title="Tendril demo", elapsed_s=elapsed_s,
-                      total_s=self.ends_at - self._started_at, urls=urls)  # fmt: skip
-        self._live.update(view, refresh=True)
-
-
-def _line(snapshot: LoopSnapshot, elapsed_s: float) -> str:
-    live = snapshot.live
-    acceptance = f"{live.acceptance:.1%}" if live and live.acceptance is not None else "-"
-    reward = (
-        f"{live.reward_per_decision:+.3f}" if live and live.reward_per_decision is not None else "-"
-    )
-    return (
-        f"{elapsed_s:5.0f} s  {snapshot.traffic.num_decisions} decisions "
-        f"({snapshot.traffic.per_second:.0f}/s)  live version {snapshot.live_version or '-'}: "
-        f"acceptance {acceptance}  reward {reward}  "
-        f"shipped {snapshot.counts.shipped} held {snapshot.counts.held}"
-    )
 
 
 def _report(

@@ -11,7 +11,6 @@ import tomli_w
 import offline_rl.autocomplete
 from tendril.cli.checks import check_workspace, port_fault
 from tendril.cli.demo_broker import NUM_PARTITIONS
-from tendril.cli.supervisor import WorkspaceLock
 from tendril.files import write_whole
 from tendril.settings import EngineName, load_settings
 
@@ -35,16 +34,11 @@ def prepare(
 ) -> Path:
     """An empty workspace with `tendril.toml` in it; returns that file.
 
-    Raises `AlreadyRunning`, `NotADemoFolder`, or `WorkspaceUnwritable` with the cure.
+    Only who holds the workspace's lock may call it: what was there goes.
+    Raises `NotADemoFolder`, or `WorkspaceUnwritable` with the cure.
     """
-    check_workspace(workspace.parent)
     if workspace.exists():
-        lock = WorkspaceLock(workspace)
-        lock.acquire()  # refuses while another demo runs in it
-        try:
-            _clear(workspace)
-        finally:
-            lock.release()
+        _clear(workspace)
     check_workspace(workspace)
     write_whole(workspace / MARKER, b"made by `tendril demo`, which may delete this folder\n")
     ports = {name: free_port(port) for name, port in PORTS.items()}

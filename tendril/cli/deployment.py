@@ -22,23 +22,21 @@ def up(config: Path | None) -> None:
     settings = load_settings(config)
     check_workspace(settings.workspace)
     refuse_faults(settings)
-    lock = WorkspaceLock(settings.workspace)
-    lock.acquire()
-    stop = threading.Event()
-    stop_on_signals(stop)
-    supervisor = Supervisor(settings.workspace, {})
-    try:
-        for command in MODULES:
-            supervisor.add(command, arguments_for(command, config))
-        print(
-            f"starting {len(MODULES)} processes, logs in {settings.workspace}/logs; Ctrl-C or "
-            "`tendril down` ends them",
-            flush=True,
-        )
-        supervise(supervisor, stop, Announcer(settings, supervisor).look)
-    finally:
-        supervisor.stop()
-        lock.release()
+    with WorkspaceLock(settings.workspace).held():
+        stop = threading.Event()
+        stop_on_signals(stop)
+        supervisor = Supervisor(settings.workspace, {})
+        try:
+            for command in MODULES:
+                supervisor.add(command, arguments_for(command, config))
+            print(
+                f"starting {len(MODULES)} processes, logs in {settings.workspace}/logs; Ctrl-C or "
+                "`tendril down` ends them",
+                flush=True,
+            )
+            supervise(supervisor, stop, Announcer(settings, supervisor).look)
+        finally:
+            supervisor.stop()
 
 
 def down(config: Path | None) -> None:

@@ -35,8 +35,12 @@ def render(
     elapsed_s: float | None = None,
     total_s: float | None = None,
     urls: Mapping[str, str] | None = None,
+    command: str | None = None,
 ) -> RenderableType:
-    """The view of one moment; `total_s` shows how far `elapsed_s` has come, `urls` by name."""
+    """The view of one moment; `total_s` shows how far `elapsed_s` has come, `urls` by name.
+
+    `command` stands below, whole: it is there to be copied.
+    """
     body = Group(
         _status(snapshot),
         Text(),
@@ -50,7 +54,7 @@ def render(
         _ledger(snapshot),
     )
     links = "  ".join(f"{name} {url}" for name, url in (urls or {}).items())
-    return Panel(
+    panel = Panel(
         body,
         title=Text(title + _clock(elapsed_s, total_s), style="bold"),
         title_align="left",
@@ -58,6 +62,7 @@ def render(
         subtitle_align="left",
         border_style="dim",
     )
+    return Group(panel, Text(command, overflow="fold")) if command else panel
 
 
 def sparkline(

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -90,6 +91,15 @@ class WorkspaceLock:
         file.write(str(os.getpid()))
         file.flush()
         self._file = file
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold it for the block. Raises as `acquire` does."""
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
 
     def holder(self) -> int | None:
         """The process that holds the lock, None where nobody does."""

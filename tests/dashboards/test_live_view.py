@@ -34,6 +34,14 @@ def test_the_view_shows_what_matters_within_its_width(width: int) -> None:
     assert len(lines) <= 30
 
 
+def test_a_command_stands_below_the_picture_and_is_never_cut_off() -> None:
+    console = Console(width=40, file=io.StringIO(), record=True, color_system=None)
+    command = "tendril --config .tendril/demo/tendril.toml rollback"
+    console.print(render(LoopView().snapshot(), command=command))
+    text = console.export_text()
+    assert " ".join(text.splitlines()[-2:]).replace("  ", " ").strip() == command
+
+
 def test_an_empty_loop_is_shown_as_waiting() -> None:
     text = _text(LoopView(), 80)
     assert "waiting for the first request" in text

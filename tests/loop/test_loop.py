@@ -114,6 +114,24 @@ def test_ctrl_c_ends_every_process_of_the_demo_and_no_other(tmp_path: Path):
             demo.wait()
 
 
+def test_a_second_demo_is_refused_while_the_first_evaluates_and_leaves_its_files(tmp_path: Path):
+    demo = _demo(tmp_path, "--minutes", "0.4", "--users", "2")
+    said = tmp_path / "demo.log"
+    try:
+        _wait(lambda: "evaluating" in said.read_text(), 90, "the evaluation")
+        second = subprocess.run(
+            [sys.executable, "-m", "tendril.cli", "demo", "--minutes", "0.2"],
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30,
+        )  # fmt: skip
+        assert second.returncode == 1
+        assert f"found process {demo.pid}; stop it with `tendril down`" in second.stderr
+        assert (tmp_path / ".tendril/demo/users.json").exists()
+        assert "first suggestion" in said.read_text()
+    finally:
+        demo.kill()
+        demo.wait()
+
+
 def test_a_version_is_shipped_and_rolled_back_by_hand_while_the_demo_runs(tmp_path: Path):
     demo = _demo(tmp_path, "--minutes", "3", "--users", "8",
                  TENDRIL_LEARNER__PUBLISH_EVERY_S="10", TENDRIL_LEARNER__BATCH_EPISODES="32",
