@@ -105,6 +105,7 @@ class Shipper:
         history = self.reconcile()
         live = pointer.policy_version
         state = history.state_of(version)
+        self._refuse_unknown(version, history)
         _refuse_unfit(version, live, state, evidence, force)
         manifest = self._publish(version, live)
         if force and state != "gate_passed":
@@ -126,6 +127,7 @@ class Shipper:
             raise ShipRefused(f"version {history.live} has no version before it to go back to")
         if target == history.live:
             raise ShipRefused(f"version {target} is already live")
+        self._refuse_unknown(target, history)
         if target not in history.served:
             raise ShipRefused(
                 f"version {target} is not behind live version {history.live}: expected one of "
@@ -146,6 +148,16 @@ class Shipper:
         """Whether the pointer stands elsewhere than `history` ends."""
         pointer = self._store.pointer()
         return pointer is not None and history.served[-1:] != (pointer.policy_version,)
+
+    def _refuse_unknown(self, version: int, history: ReleaseHistory) -> None:
+        """A number that no version ever had: no force ships it."""
+        if history.state_of(version) or find_candidate(self._log, version):
+            return
+        if version not in (stored := self._store.versions()):
+            known = [*stored, *(event.policy_version for event in history.events)]
+            raise ShipRefused(
+                f"version {version} does not exist: the newest is {max(known)} (tendril history)"
+            )
 
     def _tell_log(self, history: ReleaseHistory) -> None:
         pointer = self._store.pointer()
@@ -202,7 +214,7 @@ class Shipper:
         if version in self._store.versions():
             return self._write_once(candidate or self._store.manifest(version))
         if candidate is None:
-            raise ShipRefused(f"version {version} is unknown: neither in the store nor in the log")
+            raise ShipRefused(f"version {version} is neither in the store nor in the log")
         delta = self._store_delta(candidate, live)
         return self._write_once(msgspec.structs.replace(candidate, base_version=live, delta=delta))
 
@@ -256,8 +268,8 @@ def _refuse_unfit(
         return
     if state != "gate_passed":
         raise ShipRefused(
-            f"version {version}: expected state gate_passed, got {state or 'none'}; force it to "
-            f"ship all the same"
+            f"version {version}: expected state gate_passed, got {state or 'none yet'}; --force "
+            "ships it all the same"
         )
     if evidence is not None and evidence.against_version != live:
         raise ShipRefused(

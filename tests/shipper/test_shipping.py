@@ -106,8 +106,10 @@ def test_unknown_and_live_versions_are_refused(
     store: WeightStore, log: MemoryLog, checkpoint: Path
 ) -> None:
     shipper = ship_versions(store, log, checkpoint, up_to=2)
-    with pytest.raises(ShipRefused, match="version 7 is unknown"):
-        shipper.ship(7, actor="ann", reason="", force=True)
+    for force in (False, True):
+        with pytest.raises(ShipRefused, match="version 7 does not exist: the newest is 2") as told:
+            shipper.ship(7, actor="ann", reason="", force=force)
+        assert "force" not in str(told.value)
     with pytest.raises(ShipRefused, match="already live"):
         shipper.ship(2, actor="ann", reason="", force=True)
 
@@ -152,8 +154,11 @@ def test_impossible_rollbacks_are_refused(
     shipper = ship_versions(store, log, checkpoint, up_to=2)
     with pytest.raises(ShipRefused, match="already live"):
         shipper.rollback(2, actor="ann", reason="")
-    with pytest.raises(ShipRefused, match=r"expected one of \[1\]"):
+    with pytest.raises(ShipRefused, match="version 5 does not exist: the newest is 2"):
         shipper.rollback(5, actor="ann", reason="")
+    publish(store, log, 3, parent=2)
+    with pytest.raises(ShipRefused, match=r"expected one of \[1\]; to go forward, ship it"):
+        shipper.rollback(3, actor="ann", reason="")
     shipper.rollback(1, actor="ann", reason="")
     with pytest.raises(ShipRefused, match="no version before it"):
         shipper.rollback(None, actor="ann", reason="")
