@@ -12,7 +12,7 @@ from rich.table import Table
 from shipper.releases import read_history
 from shipper.shipping import Shipper
 from shipper.store import WeightStore
-from tendril.log import open_log
+from tendril.log import open_log, open_log_to_read
 from tendril.records import Release
 from tendril.settings import load_settings
 
@@ -32,7 +32,7 @@ def rollback(config: Path | None, version: int | None, *, reason: str) -> None:
 def print_history(config: Path | None, *, as_json: bool) -> None:
     """All release events, oldest first."""
     settings = load_settings(config)
-    events = read_history(open_log(settings)).events
+    events = read_history(open_log_to_read(settings)).events
     if as_json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(events)) + b"\n")
         return

@@ -16,10 +16,12 @@ from dashboards.health import limits_of
 from dashboards.loop_view import LoopView
 from dashboards.snapshot import LoopSnapshot
 from tendril.cli.supervisor import WorkspaceLock
-from tendril.log import open_log
+from tendril.log import open_log_to_read
 from tendril.settings import Settings, load_settings
 
 VERSIONS_SHOWN = 8
+SILENT_S = 60.0
+"""A node that has said nothing for so long does not run: each says something every few seconds."""
 
 
 def print_status(config: Path | None, *, as_json: bool) -> None:
@@ -33,9 +35,13 @@ def print_status(config: Path | None, *, as_json: bool) -> None:
         print()
         return
     console = Console(markup=False, emoji=False)  # reasons and details are anybody's text
-    console.print(f"live version {snapshot.live_version or '-'}, {snapshot.health.level}")
-    for problem in snapshot.health.problems:
-        console.print(f"  {problem}")
+    if processes or any(node.age_s < SILENT_S for node in snapshot.nodes):
+        console.print(f"live version {snapshot.live_version or '-'}, {snapshot.health.level}")
+        for problem in snapshot.health.problems:
+            console.print(f"  {problem}")
+    else:
+        version = snapshot.live_version or "-"
+        console.print(f"live version {version}; {nothing_runs(settings)}", soft_wrap=True)
     console.print(_decisions(snapshot))
     console.print(_versions(snapshot))
     console.print(_nodes(snapshot))
@@ -44,7 +50,7 @@ def print_status(config: Path | None, *, as_json: bool) -> None:
 
 def fold(settings: Settings) -> LoopSnapshot:
     """The loop as the log tells it, up to now."""
-    log = open_log(settings)
+    log = open_log_to_read(settings)
     follower = LoopFollower(log, LoopView(limits_of(settings)))
     try:
         while follower.poll(timeout_s=0.05):
@@ -61,7 +67,20 @@ def running_processes(settings: Settings) -> list[dict[str, Any]]:
     if WorkspaceLock(settings.workspace).holder() is None or not path.exists():
         return []
     children: list[dict[str, Any]] = json.loads(path.read_bytes())["children"]
-    return children
+    return children if any(child["pid"] for child in children) else []
+
+
+def nothing_runs(settings: Settings) -> str:
+    """That no process of this workspace runs, and what to do about it."""
+    workspace = settings.workspace
+    demo = workspace / "demo"
+    if WorkspaceLock(demo).holder() is not None:
+        return (
+            f"nothing runs in {workspace}, but a demo runs in {demo}: tendril --config "
+            f"{demo}/tendril.toml status"
+        )
+    start = "tendril demo" if demo.is_file() else "tendril up"  # its marker is a file
+    return f"nothing runs in {workspace}: start it with `{start}`"
 
 
 def _decisions(snapshot: LoopSnapshot) -> str:

@@ -71,12 +71,12 @@ class WorkspaceLock:
     """One supervisor a workspace; the lock goes with its process, however that ends."""
 
     def __init__(self, workspace: Path) -> None:
-        workspace.mkdir(parents=True, exist_ok=True)
         self._path = workspace / "supervisor.lock"
         self._file: IO[str] | None = None
 
     def acquire(self) -> None:
         """Raises `AlreadyRunning` naming the holder."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         file = self._path.open("a+")
         deadline = time.monotonic() + PROBE_S
         while not _try_lock(file, fcntl.LOCK_EX):
@@ -106,7 +106,7 @@ class WorkspaceLock:
         try:
             with self._path.open() as file:
                 return None if _try_lock(file, fcntl.LOCK_SH) else int(file.read())
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
 
     def release(self) -> None:

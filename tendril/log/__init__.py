@@ -26,6 +26,7 @@ __all__ = [
     "TopicPartition",
     "drain",
     "open_log",
+    "open_log_to_read",
     "read_all",
 ]
 
@@ -48,3 +49,10 @@ def open_log(settings: Settings) -> EventLog:
 
     kafka = settings.log.kafka
     return KafkaLog(kafka, References(settings.path(kafka.references)))
+
+
+def open_log_to_read(settings: Settings) -> EventLog:
+    """The same for who only looks: where nothing was written yet, an empty one, and no file."""
+    if settings.log.kind == "sqlite" and not settings.path(settings.log.path).exists():
+        return MemoryLog()
+    return open_log(settings)

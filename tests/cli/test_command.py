@@ -132,7 +132,7 @@ def test_doctor_reports_each_check_as_json(tmp_path: Path) -> None:
     assert "Set serving.checkpoint" in findings["checkpoint"]["cure"]
 
 
-@pytest.mark.parametrize("command", ["up", "signals", "history"])
+@pytest.mark.parametrize("command", ["up", "signals", "rollback"])
 def test_a_workspace_that_cannot_be_written_is_one_line_with_path_and_cure(
     tmp_path: Path, command: str
 ) -> None:
@@ -142,6 +142,12 @@ def test_a_workspace_that_cannot_be_written_is_one_line_with_path_and_cure(
     assert str(tmp_path / "taken") in ended.stderr
     assert "choose another folder with TENDRIL_WORKSPACE" in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["status", "history", "down"])
+def test_looking_makes_no_file(tmp_path: Path, command: str) -> None:
+    assert _tendril(tmp_path, command).returncode == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_down_without_a_supervisor_is_done(tmp_path: Path) -> None:
