@@ -11,9 +11,14 @@ from kafka.net.compat import KafkaNetClient
 from tendril.log.protocol import LeaseLost, LogUnavailable
 from tendril.settings import KafkaSettings
 
+SASL_REFUSALS: tuple[type[Exception], ...] = (
+    errors.SaslAuthenticationFailedError,
+    errors.UnsupportedSaslMechanismError,
+    errors.IllegalSaslStateError,
+)
 CURES: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     (
-        (errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError),
+        SASL_REFUSALS,
         "check log.kafka.sasl_mechanism, username and password",
     ),
     (
@@ -93,15 +98,42 @@ def client_options(settings: KafkaSettings) -> dict[str, Any]:
 def connected(make: Callable[..., Any], **options: Any) -> Any:
     """`make(**options)`; what a constructor that fails has started by then is stopped."""
     started: list[KafkaNetClient] = []
+    attempts: list[Any] = []
 
     def client(**config: Any) -> KafkaNetClient:
         started.append(KafkaNetClient(**config))
+        remember_connections(started[-1]._manager, attempts)
         return started[-1]
 
     try:
         return make(kafka_client=client, **options)
-    except BaseException:
+    except BaseException as error:
         for network in started:
             network.close()
             network._net.stop()
+        if isinstance(error, errors.KafkaTimeoutError) and (why := refusal(attempts)) is not None:
+            raise why from error
         raise
+    finally:
+        for network in started:
+            del network._manager.get_connection  # the class's own again
+
+
+def remember_connections(manager: Any, attempts: list[Any]) -> None:
+    """kafka-python tries again whatever the reason, and then only says that time is up."""
+    connect = manager.get_connection
+
+    def get_connection(*args: Any, **kwargs: Any) -> Any:
+        attempts.append(connect(*args, **kwargs))
+        return attempts[-1]
+
+    manager.get_connection = get_connection
+
+
+def refusal(attempts: list[Any]) -> Exception | None:
+    """Why one side would not talk to the other, if that is what happened last."""
+    error = attempts[-1].init_future.exception if attempts else None
+    if isinstance(error, SASL_REFUSALS):
+        return error
+    # What TLS says arrives as the text of another error.
+    return ssl.SSLError(str(error)) if "_ssl.c" in str(error) else None
