@@ -6,13 +6,15 @@ rewards or a promise: the floor. JOIN_EVENTS in the environment (default 400000)
 JOIN_WINDOWS (1,6,24) the windows in hours; the log spans 30 hours whatever the window.
 """
 
+import heapq
 import os
 import random
 import resource
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +47,9 @@ NUM_PROMPT_TOKENS, NUM_TOKENS = 40, 12
 NUM_USERS, NUM_SESSIONS = 2_000, 5_000
 HOT_SHARE, REPEATED_SHARE = 0.1, 0.02
 BATCH_RECORDS = 10_000
+LATEST_S = 60.0
+Row = tuple[float, str, Record]
+"""Time, key and record."""
 MIN_EVENTS_PER_S = 50_000.0
 JOIN = """
 SELECT t.trace_id, count(DISTINCT f.event_id) FROM read_parquet('{traces}/**/*.parquet') t
@@ -94,17 +99,36 @@ def settings_of(folder: Path, window_s: float) -> Settings:
 def fill(log: SqliteLog, num: int) -> None:
     """Records straight into the log's table, at the times of a day and a quarter."""
     for topic in TOPICS:
-        rows = sorted(records_of(topic, num), key=lambda row: row[0])
+        num_rows = 0
         with transaction(log._connection) as db:
-            db.executemany(
-                "INSERT INTO records VALUES (?,?,?,?,?)",
-                [(topic, i, key, encode(record), at) for i, (at, key, record) in enumerate(rows)],
-            )
-            db.execute("INSERT INTO topics VALUES (?,?)", (topic, len(rows)))
+            for some in batched(in_order(records_of(topic, num)), BATCH_RECORDS):
+                rows = [(topic, i, key, encode(record), at)
+                        for i, (at, key, record) in enumerate(some, num_rows)]  # fmt: skip
+                db.executemany("INSERT INTO records VALUES (?,?,?,?,?)", rows)
+                num_rows += len(rows)
+            db.execute("INSERT INTO topics VALUES (?,?)", (topic, num_rows))
 
 
-def records_of(topic: str, num: int) -> Iterator[tuple[float, str, Record]]:
-    """What of `num` records this topic gets: time, key, record."""
+def in_order(rows: Iterable[Row]) -> Iterator[Row]:
+    """By time, for rows that are at most `LATEST_S` late: a long log need not fit into memory."""
+    waiting: list[tuple[float, int, Row]] = []
+    for number, row in enumerate(rows):
+        heapq.heappush(waiting, (row[0], number, row))
+        while waiting[0][0] < row[0] - LATEST_S:
+            yield heapq.heappop(waiting)[2]
+    while waiting:
+        yield heapq.heappop(waiting)[2]
+
+
+def batched(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
+    """Lists of `size`, the last one shorter."""
+    rest = iter(rows)
+    while some := list(islice(rest, size)):
+        yield some
+
+
+def records_of(topic: str, num: int) -> Iterator[Row]:
+    """What of `num` records this topic gets, nearly in order."""
     rng = random.Random(0)  # the same for both topics
     num_traces = num // (1 + len(EVENTS))
     for i in range(num_traces):
