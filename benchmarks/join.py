@@ -3,13 +3,16 @@
 A hot user makes a tenth of the traces; each trace has three events, one event in fifty comes twice.
 Peer: one DuckDB query that joins the same records, laid out as Parquet beforehand, without state,
 rewards or a promise: the floor. JOIN_EVENTS in the environment (default 400000) sets how many, and
-JOIN_WINDOWS (1,6,24) the windows in hours; the log spans 30 hours whatever the window.
+JOIN_WINDOWS (1,6,24) the windows in hours; the log spans 30 hours whatever the window. Another
+peer, the stream library bytewax, runs where JOIN_BYTEWAX names a Python that has it and msgspec.
 """
 
 import heapq
+import json
 import os
 import random
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -80,8 +83,10 @@ def run() -> list[Figure]:
             fill(log, num)
             found = join_all(settings, log, num)
             log.close()
-            floor = floor_of(settings, num)
+            floor, bytewax = floor_of(settings, num), bytewax_of(settings, window_h * 3_600)
         figures += _figures(f"{window_h:g} h window", found, floor)
+        if bytewax is not None:
+            figures.append(_beside_bytewax(f"{window_h:g} h window", found, bytewax))
     return figures
 
 
@@ -213,6 +218,27 @@ def floor_of(settings: Settings, num: int) -> float:
         connection.execute(JOIN.format(traces=f"{root}/traces", feedback=f"{root}/feedback"))
         connection.fetchall()
     return num / (time.perf_counter() - started)
+
+
+def bytewax_of(settings: Settings, window_s: float) -> float | None:
+    """Events a second of the same join in bytewax; None unless JOIN_BYTEWAX names a Python."""
+    python = os.environ.get("JOIN_BYTEWAX")
+    if not python:
+        return None
+    script = Path(__file__).with_name("bytewax_join.py")
+    log = settings.path(settings.log.path)
+    done = subprocess.run(
+        [python, str(script), str(log), str(window_s)], check=True, capture_output=True, text=True
+    )
+    return float(json.loads(done.stdout)["events_per_s"])
+
+
+def _beside_bytewax(window: str, found: Run, bytewax: float) -> Figure:
+    return Figure(
+        metric=f"{window}: log to Delta, rewards and durable state included", unit="events/s",
+        ours=found.events_per_s, peer=bytewax, peer_name="bytewax, joining in memory alone",
+        ratio=found.events_per_s / bytewax,
+    )  # fmt: skip
 
 
 def _figures(window: str, found: Run, floor: float) -> list[Figure]:
