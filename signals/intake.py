@@ -14,6 +14,7 @@ class Progress(NamedTuple):
     """How far a batch reaches in one partition."""
 
     place: TopicPartition
+    first_offset: int
     next_offset: int
     newest_at: float
 
@@ -26,14 +27,6 @@ class Taken:
     feedback: Sequence[tuple[Feedback, LogRecord]]
     invalid: Sequence[tuple[LogRecord, InvalidRecord]]
 
-    @cached_property
-    def _starts(self) -> dict[TopicPartition, int]:
-        starts: dict[TopicPartition, int] = {}
-        for record in self.records():
-            place = TopicPartition(record.topic, record.partition)
-            starts[place] = min(record.offset, starts.get(place, record.offset))
-        return starts
-
     def records(self) -> Iterator[LogRecord]:
         yield from (record for _, record in self.traces)
         yield from (record for _, record in self.feedback)
@@ -42,16 +35,22 @@ class Taken:
     @cached_property
     def progress(self) -> list[Progress]:
         """By topic."""
-        reached: dict[TopicPartition, tuple[int, float]] = {}
+        records: dict[TopicPartition, list[LogRecord]] = {}
         for record in self.records():
-            place = TopicPartition(record.topic, record.partition)
-            offset, newest_at = reached.get(place, (0, 0.0))
-            reached[place] = (max(offset, record.offset + 1), max(newest_at, record.appended_at))
-        return [Progress(place, *values) for place, values in reached.items()]
+            records.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
+        return [
+            Progress(
+                place,
+                min(record.offset for record in here),
+                max(record.offset for record in here) + 1,
+                max(record.appended_at for record in here),
+            )
+            for place, here in records.items()
+        ]
 
     def after(self, offsets: Mapping[TopicPartition, int]) -> "Taken":
         """Without what lies before `offsets`."""
-        if all(self._starts.get(place, start) >= start for place, start in offsets.items()):
+        if all(reach.first_offset >= offsets.get(reach.place, 0) for reach in self.progress):
             return self
 
         def is_new(record: LogRecord) -> bool:

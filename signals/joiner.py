@@ -86,8 +86,8 @@ class Joiner:
             self._state.outbox.note_logged(self._logged)
             self._take_consents(consents)
             fresh = batch.after(self._state.offsets())
-            for place, next_offset, newest_at in fresh.progress:
-                self._state.advance(place, next_offset, newest_at)
+            for reach in fresh.progress:
+                self._state.advance(reach.place, reach.next_offset, reach.newest_at)
             letters = self._take_invalid(fresh)
             self._take_traces(fresh.traces)
             self._take_feedback(fresh.feedback)

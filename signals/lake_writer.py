@@ -57,8 +57,8 @@ class LakeWriter:
         fresh = batch.after(self.offsets())
         self._traces += fresh.traces
         self._feedback += fresh.feedback
-        for place, next_offset, _ in fresh.progress:
-            self._ahead[place.topic] = next_offset
+        for reach in fresh.progress:
+            self._ahead[reach.place.topic] = reach.next_offset
 
     def add_episodes(self, outgoing: Iterable[Outgoing]) -> None:
         """Episodes among what was decided, in order; those held back have a table of their own."""

@@ -38,25 +38,29 @@ def sole_user(folder: Path, setting: str) -> Iterator[None]:
         lock = (folder / ".lock").open("ab")
     except OSError as error:
         raise WorkspaceUnwritable(folder / ".lock", error) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FolderInUse(
-                f"{folder}: another process works in it; replicas that share a workspace need "
-                f"one folder each: set {setting}"
-            ) from None
+    in_use = (
+        f"{folder}: another process works in it; replicas that share a workspace need one folder "
+        f"each: set {setting}"
+    )
+    with _locked(lock, in_use):
         yield
 
 
 @contextmanager
 def sole_holder(lock: Path) -> Iterator[None]:
     """Hold the lock file of a process that is not running. Raises `FolderInUse` where it is."""
-    with lock.open("ab") as file:
+    with _locked(lock.open("ab"), f"{lock}: its process is running"):
+        yield
+
+
+@contextmanager
+def _locked(file: BinaryIO, in_use: str) -> Iterator[None]:
+    """Raises `FolderInUse` where another process has the lock."""
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise FolderInUse(f"{lock}: its process is running") from None
+            raise FolderInUse(in_use) from None
         yield
 
 

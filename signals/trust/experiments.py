@@ -5,13 +5,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from signals.trust.columns import FloatArray, NameArray
+from signals.debias.overlap import Rules, effective_rows
+from signals.trust.columns import NameArray
 from signals.trust.finding import Finding
 from signals.trust.window import Window
 
 ALARM_P, BLOCK_P = 1e-3, 1e-4
-MIN_ESS_SHARE, MIN_ESS = 0.05, 200.0
-"""Below the larger of the two a weighted estimate rests on a handful of rows."""
+RULES = Rules()
+"""A weighted estimate on fewer effective rows rests on a handful of them."""
 SUM_TOLERANCE = 1e-6
 
 
@@ -60,17 +61,14 @@ def propensities(window: Window) -> list[Finding]:
     if window.arm_shares and abs(whole - 1) > SUM_TOLERANCE:
         found.append(_alarm(window, "propensities", "sum", whole, 1.0, "arms' shares do not sum"))
     usable_E = values_E[(values_E > 0) & (values_E <= 1)]
-    ess, least = effective_rows(1 / usable_E), max(MIN_ESS, MIN_ESS_SHARE * len(values_E))
-    if len(values_E) >= MIN_ESS and ess < least:
+    ess, least = (
+        effective_rows(1 / usable_E),
+        max(RULES.min_effective, RULES.min_effective_share * len(values_E)),
+    )
+    if len(values_E) >= RULES.min_effective and ess < least:
         why = f"{ess:.0f} effective rows of {len(values_E)}"
         found.append(_alarm(window, "propensities", "effective_rows", ess, least, why))
     return found
-
-
-def effective_rows(weights_N: FloatArray) -> float:
-    """Kish's effective sample size, (sum w)^2 / sum w^2."""
-    total = float((weights_N**2).sum())
-    return float(weights_N.sum() ** 2 / total) if total else 0.0
 
 
 def _alarm(
