@@ -48,6 +48,8 @@ class Reaction:
     delay_s: float
     value: float | None = None
     span: tuple[int, int] | None = None
+    added_chars: int | None = None
+    removed_chars: int | None = None
     horizon_s: float | None = None
     visible_ms: float | None = None
 
@@ -65,7 +67,9 @@ def react(
     if found.is_full or found.similarity >= persona.tolerance:
         kept = 1.0 if found.is_full else found.similarity
         accepted = Reaction(type="suggestion.accepted", delay_s=decided_s)
-        return [shown, accepted, *_afterwards(persona, decided_s, kept, rng, retention_s)]
+        num_wrong = 0 if found.is_full else max(1, round((1.0 - kept) * len(suggestion)))
+        later = _afterwards(persona, decided_s, kept, num_wrong, rng, retention_s)
+        return [shown, accepted, *later]
     if found.matching_bytes and rng.random() < persona.partial_share:
         partly = Reaction(
             type="suggestion.accepted_partially",
@@ -73,23 +77,35 @@ def react(
             value=found.matching_bytes / found.shown_bytes,
             span=(0, found.matching_bytes),
         )
-        return [shown, partly, *_afterwards(persona, decided_s, 1.0, rng, retention_s)]
+        return [shown, partly, *_afterwards(persona, decided_s, 1.0, 0, rng, retention_s)]
     dismissed = rng.random() < persona.reject_share
     decision: FeedbackType = "suggestion.rejected" if dismissed else "suggestion.ignored"
     return [shown, Reaction(type=decision, delay_s=decided_s)]
 
 
 def _afterwards(
-    persona: Persona, accepted_s: float, kept: float, rng: random.Random, retention_s: float
+    persona: Persona,
+    accepted_s: float,
+    kept: float,
+    num_wrong: int,
+    rng: random.Random,
+    retention_s: float,
 ) -> list[Reaction]:
-    """Undo, or correct what was wrong; then what is left is measured."""
+    """Undo, or put right the `num_wrong` characters; then what is left is measured."""
     if rng.random() < persona.second_thoughts:
         undone_s = accepted_s + rng.uniform(0.3, 0.6 * retention_s)
         return [Reaction(type="edit.undone", delay_s=undone_s)]
     reactions: list[Reaction] = []
-    if kept < 1.0:
+    if num_wrong:
         edited_s = accepted_s + rng.uniform(0.3, 0.6 * retention_s)
-        reactions.append(Reaction(type="edit.applied", delay_s=edited_s, value=1.0 - kept))
+        reactions.append(
+            Reaction(
+                type="edit.applied",
+                delay_s=edited_s,
+                added_chars=num_wrong,
+                removed_chars=num_wrong,
+            )
+        )
     reactions.append(
         Reaction(
             type="retention.measured",

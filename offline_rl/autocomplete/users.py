@@ -119,18 +119,9 @@ class Session:
     def _enqueue(self, reactions: list[Reaction], trace_id: str, token: str) -> None:
         shown_at = time.time()
         for reaction in reactions:
-            fields = {k: v for k, v in asdict(reaction).items() if v is not None}
-            at = shown_at + fields.pop("delay_s")
+            at = shown_at + reaction.delay_s
             self.next_seq += 1
-            event = {
-                "event_id": new_id(),
-                "trace_id": trace_id,
-                "feedback_token": token,
-                "client_seq": self.next_seq,
-                "client_time": at,
-                **fields,
-            }
-            self.queue.append((at, event))
+            self.queue.append((at, event_of(reaction, trace_id, token, self.next_seq, at)))
 
     async def _deliver(self, before: float) -> None:
         """Send what has happened by now; keep it until the service acknowledges it."""
@@ -153,6 +144,21 @@ class Session:
                 self.company.tally.refused_events += refused
                 self.company.tally.events += len(due) - refused
         self.queue = [(at, event) for at, event in self.queue if at > before]
+
+
+def event_of(
+    reaction: Reaction, trace_id: str, token: str, client_seq: int, at: float
+) -> dict[str, Any]:
+    """A reaction as `/v1/feedback` takes it."""
+    fields = {k: v for k, v in asdict(reaction).items() if v is not None and k != "delay_s"}
+    return {
+        "event_id": new_id(),
+        "trace_id": trace_id,
+        "feedback_token": token,
+        "client_seq": client_seq,
+        "client_time": at,
+        **fields,
+    }
 
 
 async def work(

@@ -53,6 +53,7 @@ def build_report(
         "versions": msgspec.to_builtins(snapshot.counts),
         "requests": {"total": users["requests"], "failed": users["failed"],
                      "last_error": users["last_error"]},
+        "events": {"acknowledged": users["events"], "refused": users["refused_events"]},
         "swap_pause_ms": _spread(snapshot.swap_pause_ms),
         "delta": _delta(settings, snapshot),
         "feedback_to_served_s": _spread(feedback_to_served(log)),
@@ -227,14 +228,24 @@ def render_report(report: dict[str, Any]) -> RenderableType:
 
 def _loop_lines(report: dict[str, Any]) -> list[str]:
     versions, delta, requests = report["versions"], report["delta"], report["requests"]
+    events = report["events"]
     pause, delay = report["swap_pause_ms"], report["feedback_to_served_s"]
-    ratio = f"{delta['ratio_median']:.1f}x smaller" if delta["ratio_median"] else "none"
+    ratio = f"{delta['ratio_median']:.1f}x smaller than" if delta["ratio_median"] else "none beside"
     return [
         f"versions   {versions['published']} published, {versions['shipped']} shipped, "
         f"{versions['held']} held, {versions['rolled_back']} rolled back",
-        f"requests   {requests['total']} in all, {requests['failed']} failed",
-        f"swaps      p50 {pause['p50'] or 0:.1f} ms, p99 {pause['p99'] or 0:.1f} ms held",
-        f"deltas     {ratio} than the weights ({delta['full_bytes'] / 1e6:.1f} MB)",
-        f"feedback   served {delay['p50'] or 0:.0f} s later (p50), {delay['p90'] or 0:.0f} s (p90)",
+        f"requests   {requests['total']} in all, {requests['failed']} failed; first suggestion "
+        f"after {report['first_suggestion_s']:.0f} s",
+        f"events     {events['acknowledged']} of users, {events['refused']} refused",
+        f"swaps      {_measured(pause, 'p50', 'p99', 1, 'ms held')}",
+        f"deltas     {ratio} the weights ({delta['full_bytes'] / 1e6:.1f} MB)",
+        f"feedback   {_measured(delay, 'p50', 'p90', 0, 's until it served, all that was trained on')}",
         f"ledger     {'balanced' if report['ledger']['balanced'] else 'NOT BALANCED'}",
     ]
+
+
+def _measured(spread: dict[str, Any], middle: str, high: str, digits: int, unit: str) -> str:
+    """Two quantiles; nothing measured is not a zero."""
+    if spread[middle] is None:
+        return "none measured"
+    return f"{middle} {spread[middle]:.{digits}f}, {high} {spread[high]:.{digits}f} {unit}"

@@ -1,12 +1,15 @@
 """What simulated people make of suggestions."""
 
+import json
 import random
 from dataclasses import replace
 
 import pytest
 
+from offline_rl.autocomplete import users
 from offline_rl.autocomplete.judgement import Match, match, recipe_reward
 from offline_rl.autocomplete.personas import PERSONAS, Reaction, react
+from serving.feedback.body import event_of as feedback_event
 
 STRICT = replace(PERSONAS[0], tolerance=1.01, partial_share=1.0, second_thoughts=0.0)
 
@@ -66,6 +69,7 @@ def test_a_tolerant_person_accepts_what_is_close_and_corrects_it():
     reactions = react(tolerant, "('name')", '("name")', random.Random(1), 5.0)
     assert _types(reactions)[1:] == ["suggestion.accepted", "edit.applied", "retention.measured"]
     assert reactions[-1].value == pytest.approx(0.75)  # 6 of 8 characters were right
+    assert (reactions[2].added_chars, reactions[2].removed_chars) == (2, 2)
 
 
 def test_second_thoughts_undo_before_retention_is_measured():
@@ -73,3 +77,23 @@ def test_second_thoughts_undo_before_retention_is_measured():
     reactions = react(hasty, "foo", "foo", random.Random(1), 5.0)
     assert _types(reactions)[-1] == "edit.undone"
     assert reactions[-1].delay_s < reactions[1].delay_s + 5.0
+
+
+def test_the_service_takes_every_event_that_a_person_reports():
+    tolerant = replace(STRICT, tolerance=0.5, second_thoughts=0.3)
+    texts = [
+        ("foo", "foo(1)"), ("self.other", "self.name"), ("zzz", "abc"), ("('name')", '("name"'),
+        ("abcdef", "abcd"),
+    ]  # fmt: skip
+    seen = set()
+    for seed in range(20):
+        for persona in (*PERSONAS, STRICT, tolerant):
+            for suggestion, following in texts:
+                for reaction in react(persona, suggestion, following, random.Random(seed), 5.0):
+                    raw = json.loads(json.dumps(users.event_of(reaction, "t", "x", 1, 5.0)))
+                    seen.add(feedback_event(raw).type)
+    assert seen == {
+        "suggestion.shown", "suggestion.accepted", "suggestion.accepted_partially",
+        "suggestion.rejected", "suggestion.ignored", "edit.applied", "edit.undone",
+        "retention.measured",
+    }  # fmt: skip
