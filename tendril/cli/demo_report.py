@@ -239,7 +239,7 @@ def _loop_lines(report: dict[str, Any]) -> list[str]:
         f"events     {events['acknowledged']} of users, {events['refused']} refused",
         f"swaps      {_measured(pause, 'p50', 'p99', 1, 'ms held')}",
         f"deltas     {ratio} the weights ({delta['full_bytes'] / 1e6:.1f} MB)",
-        f"feedback   {_measured(delay, 'p50', 'p90', 0, 's until it served, all that was trained on')}",
+        f"feedback   {_measured(delay, 'p50', 'p90', 0, 's until served (all trained on)')}",
         f"ledger     {'balanced' if report['ledger']['balanced'] else 'NOT BALANCED'}",
     ]
 
