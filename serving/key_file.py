@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import time
 import tomllib
@@ -22,7 +23,8 @@ from tendril.files import WorkspaceUnwritable, make_folder, whole_file
 from tendril.records import Lane
 from tendril.settings import InvalidSettings
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
 Quota = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -83,12 +85,13 @@ def create_key(path: Path, entry: KeyEntry) -> str:
     """
     key = new_key("to-" if entry.role == "operator" else "tk-")
     fields = msgspec.to_builtins(entry) | {"digest": key_digest(key), "created_at": time.time()}
-    try:
-        complete = msgspec.convert(fields, KeyEntry)
-    except msgspec.ValidationError as error:
-        raise KeyRefused(
-            f"expected names of letters, digits, '.', '_' and '-', at most 64, got: {error}"
-        ) from None
+    for what, name in (("name", entry.name), ("tenant", entry.tenant)):
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise KeyRefused(
+                f"{what}: expected a letter or a digit, then letters, digits, '.', '_' and '-', "
+                f"64 characters at most, got {name!r:.80}"
+            )
+    complete = msgspec.convert(fields, KeyEntry)
     with _locked(path):
         entries = read_keys(path)
         if any(known.name == complete.name for known in entries):

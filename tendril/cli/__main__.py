@@ -250,7 +250,7 @@ def main() -> None:
     except Exception as error:  # the outermost loop: name the failure, and hide no unknown one
         from tendril.cli.failures import explain
 
-        message = explain(error)
+        message = explain(error, State.config)
         if message is None:
             raise
         print(f"tendril: {message}", file=sys.stderr)

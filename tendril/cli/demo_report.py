@@ -230,7 +230,7 @@ def _loop_lines(report: dict[str, Any]) -> list[str]:
     versions, delta, requests = report["versions"], report["delta"], report["requests"]
     events = report["events"]
     pause, delay = report["swap_pause_ms"], report["feedback_to_served_s"]
-    ratio = f"{delta['ratio_median']:.1f}x smaller than" if delta["ratio_median"] else "none beside"
+    ratio = f"{delta['ratio_median']:.1f}x smaller than" if delta["ratio_median"] else "none yet of"
     return [
         f"versions   {versions['published']} published, {versions['shipped']} shipped, "
         f"{versions['held']} held, {versions['rolled_back']} rolled back",

@@ -1,7 +1,6 @@
 """Failures that a person can mend, in words."""
 
-from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -10,6 +9,7 @@ from shipper.shipping import ShipRefused
 from shipper.store import PointerMoved, UnknownVersion
 from tendril.cli.quarantine import QuarantineRefused
 from tendril.cli.supervisor import AlreadyRunning, CannotStart
+from tendril.cli.wrong_settings import explain_settings
 from tendril.files import FolderInUse, WorkspaceUnwritable
 from tendril.lake.results import LakeUnavailable, OffsetsMoved, QueryRefused, UnknownTable
 from tendril.log import LogUnavailable
@@ -22,22 +22,12 @@ EXPECTED = (
 )  # fmt: skip
 
 
-def explain(error: Exception) -> str | None:
+def explain(error: Exception, config: Path | None = None) -> str | None:
     """What to tell the person, or None for a failure that only a traceback explains."""
     if isinstance(error, ValidationError):
-        return "settings: " + "; ".join(_wrong_setting(dict(e)) for e in error.errors())
+        return explain_settings(error, config)
     if isinstance(error, EXPECTED):
         return str(error).rstrip()
     if isinstance(error, OSError):
         return f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
     return None
-
-
-def _wrong_setting(error: Mapping[str, Any]) -> str:
-    key = ".".join(map(str, error["loc"]))
-    got = "a value that is not shown" if _is_private(key) else f"{error['input']!r:.60}"
-    return f"{key}: {error['msg']}, got {got}"
-
-
-def _is_private(key: str) -> bool:
-    return "key" in key or "storage_options" in key

@@ -66,16 +66,30 @@ def test_misuse_is_status_2(tmp_path: Path, arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[serving]\nprot = 1", "settings: serving.prot: Extra inputs are not permitted, got 1"),
+        ("[serving]\nprot = 1", "tendril.toml: unknown setting serving.prot; "
+         "did you mean serving.port?"),
+        ("[gateway]\nadmin_port = 1", "did you mean serving.admin_port?"),
+        ("[lerner]\nseed = 1", "tendril.toml: unknown setting lerner; did you mean learner?"),
+        ("[serving]\nzzzzzz = 1", "tendril.toml: unknown setting serving.zzzzzz\n"),
+        ('[serving]\nport = "http"', "tendril.toml: serving.port: expected a valid integer, "),
         ("port = = 1", "tendril.toml: expected TOML"),
     ],
-)
+)  # fmt: skip
 def test_bad_settings_are_one_line_with_the_key(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "tendril.toml").write_text(text)
     ended = _tendril(tmp_path, "config")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert words in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_a_wrong_variable_is_named_as_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / "tendril.toml").write_text("[gateway]\nport = 1\n")
+    ended = _tendril(tmp_path, "config", Tendril_gateway__prot="9")
+    assert ended.returncode == 1
+    assert "Tendril_gateway__prot: unknown setting gateway.prot; did you mean gateway.port?" in (
+        ended.stderr
+    )
 
 
 def test_a_wrong_secret_is_not_repeated(tmp_path: Path) -> None:

@@ -77,3 +77,11 @@ def test_a_key_without_an_entry_is_listed_with_the_tenant_that_its_traces_have(
 def test_a_name_that_means_something_else_is_refused(config: Path) -> None:
     with pytest.raises(KeyRefused, match="development"):
         _create(config, "development")
+
+
+@pytest.mark.parametrize("name", ["bad name", "", "-x", "é", "a" * 65])
+def test_a_malformed_name_is_refused_in_plain_words(config: Path, name: str) -> None:
+    with pytest.raises(KeyRefused, match="name: expected a letter or a digit, then") as told:
+        _create(config, name)
+    assert not {"regex", "^", "$"} & set(str(told.value).split())
+    assert repr(name)[:60] in str(told.value)
