@@ -47,3 +47,19 @@ def identifier(*candidates: object) -> str:
 def header_text(headers: Headers, name: str) -> str:
     """A header's value as UTF-8, which Starlette reads as Latin-1; "" where there is none."""
     return headers.get(name, "").encode("latin-1").decode(errors="replace")
+
+
+def said_yes(headers: Headers, name: str, *, default: bool) -> bool:
+    """Whether a header that is `true` or `false` says yes; said twice, both must.
+
+    Raises `Refused` 400 for any other word, and for the name with underscores, which servers mix
+    up: who tried to say no must not be heard as yes.
+    """
+    if any(other.replace("_", "-") == name for other in headers if "_" in other):
+        raise Refused(400, "invalid_header", f"expected the header {name}, got it with underscores")
+    words = [word.strip().lower() for value in headers.getlist(name) for word in value.split(",")]
+    if wrong := [word for word in words if word not in ("true", "false")]:
+        raise Refused(
+            400, "invalid_header", f"{name}: expected true or false, got {wrong[0]!r:.40}"
+        )
+    return all(word == "true" for word in words) if words else default

@@ -1,6 +1,7 @@
 """From headers and body of a request to who asks, in which session, and in which experiment."""
 
 import math
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -8,15 +9,17 @@ from typing import Any
 import msgspec
 from starlette.datastructures import Headers
 
-from serving.access import MAX_IDENTIFIER_CHARS, header_text, identifier, lane_of
+from serving.access import MAX_IDENTIFIER_CHARS, header_text, identifier, lane_of, said_yes
 from serving.api.errors import Refused
 from serving.context import Caller, ServedRequest
 from serving.history import history_of
 from serving.keys import ApplicationKey, is_internal
 from serving.node import ServingNode
+from tendril.ids import digest_of
 from tendril.records import Route
 
 CHAT_PATHS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
+HARNESS = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
 APPLICATION_PATHS = CHAT_PATHS | {"/v1/completions"}
 
 
@@ -26,7 +29,8 @@ def identify(
     """The request as the recorder needs it. Raises `Refused` 403 for a lane the key lacks, 400
     for what cannot be recorded.
 
-    A body that is no JSON object names nobody: the route behind says what is wrong with it.
+    A body that the door cannot read is refused, whatever the route behind would make of it: whose
+    it is decides what may be kept.
     """
     fields = _fields(body)
     if fields.get("use_beam_search") not in (None, False):
@@ -47,7 +51,7 @@ def identify(
         lane=lane_of(key, headers.get("x-tendril-lane", "online")),
         arm=arm,
         propensity=propensity,
-        harness_digest=identifier(header_text(headers, "x-tendril-harness")) or None,
+        harness_digest=_harness(header_text(headers, "x-tendril-harness")),
         history=history,
     )
 
@@ -55,12 +59,10 @@ def identify(
 def _caller(
     node: ServingNode, key: ApplicationKey, headers: Headers, fields: Mapping[str, Any]
 ) -> Caller:
-    user = identifier(
-        header_text(headers, "x-tendril-user"), fields.get("user"), fields.get("safety_identifier")
-    )
+    user = _user(headers, fields)
     hashed_user, consents = node.user_key(key.tenant, user), node.consents.consents
-    trains = headers.get("x-tendril-train-consent", "true").lower() != "false"
-    keeps = headers.get("x-tendril-content-consent", "false").lower() == "true"
+    trains = said_yes(headers, "x-tendril-train-consent", default=True)
+    keeps = said_yes(headers, "x-tendril-content-consent", default=False)
     known = node.consents.is_ready  # who may have said no has not agreed
     return Caller(
         tenant=key.tenant,
@@ -72,10 +74,30 @@ def _caller(
 
 def _fields(body: bytes) -> dict[str, Any]:
     try:
-        decoded = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return {}
-    return decoded if isinstance(decoded, dict) else {}
+        fields = msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise Refused(
+            400, "invalid_json", f"body: expected one JSON object in UTF-8, got {error}"
+        ) from error
+    return fields
+
+
+def _user(headers: Headers, fields: Mapping[str, Any]) -> str:
+    """By header or body. A name that is cut would be another user's, with their consent."""
+    named: dict[str, Any] = {"x-tendril-user": header_text(headers, "x-tendril-user")}
+    named |= {name: fields.get(name) for name in ("user", "safety_identifier")}
+    for name, value in named.items():
+        if not isinstance(value, str | None) or len(value or "") > MAX_IDENTIFIER_CHARS:
+            message = f"{name}: expected text of at most {MAX_IDENTIFIER_CHARS} characters"
+            raise Refused(400, "invalid_user", message, param=name)
+    return identifier(*named.values())
+
+
+def _harness(given: str) -> str | None:
+    """A name or digest as it stands; of anything else, which may be prose, only the digest."""
+    if not given:
+        return None
+    return given if HARNESS.fullmatch(given) else digest_of("harness", given)
 
 
 def _metadata(fields: Mapping[str, Any]) -> Mapping[str, Any]:

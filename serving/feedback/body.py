@@ -5,6 +5,7 @@ everything a form; neither says anything about the bytes.
 """
 
 import json
+from collections import Counter
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -54,8 +55,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Parsers disagree on which of two equal keys counts, so neither does."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"the key {twice!r:.40} twice in one object")
     return found
 

@@ -49,7 +49,12 @@ class Gateway:
         self._settings, self._keys, self._pool, self._proxy = settings, keys, pool, proxy
         self._telemetry, self._random = telemetry, random
         self._quotas = Quotas(settings.default_requests_per_minute)
-        self.running = 0
+        self._running = {"open": 0, "keyed": 0}
+
+    @property
+    def running(self) -> int:
+        """Requests in hand."""
+        return sum(self._running.values())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -83,14 +88,16 @@ class Gateway:
         await _answer(reply, status, about, {})
 
     async def _counted(self, scope: Scope, receive: Receive, reply: Reply) -> None:
-        if self.running >= self._settings.max_running:
+        """Those without a key are counted apart: nobody can shut out who has one."""
+        lane = "open" if _is_open(scope) else "keyed"
+        if self._running[lane] >= self._settings.max_running:
             message = f"expected at most {self._settings.max_running} requests at once"
             raise Refused(429, "overloaded", message, retry_s=RETRY_S)
-        self.running += 1
+        self._running[lane] += 1
         try:
             await self._pass(scope, receive, reply)
         finally:
-            self.running -= 1
+            self._running[lane] -= 1
         self._telemetry.count("tendril.gateway.requests", status=reply.status)
 
     async def _pass(self, scope: Scope, receive: Receive, reply: Reply) -> None:

@@ -33,14 +33,16 @@ KEPT_BACK = (
 def to_replica(headers: RawHeaders, own: Mapping[str, str]) -> CIMultiDict[str]:
     """The request's headers as the replica gets them, `own` added; raises `Refused` 400.
 
-    Names written with underscores count as those with dashes: some servers mix them up.
+    Names written with underscores count as those with dashes: some servers mix them up. What a
+    user says to Tendril is never for this connection alone.
     """
     listed = _named_by_connection(headers)
     sent: CIMultiDict[str] = CIMultiDict()
     try:
         for name, value in headers:
             plain = name.replace(b"_", b"-")
-            if plain not in KEPT_BACK and plain not in listed:
+            is_ours = plain.startswith(b"x-tendril-")
+            if plain not in KEPT_BACK and (is_ours or plain not in listed):
                 sent.add(name.decode(), value.decode())
     except UnicodeDecodeError as error:
         raise Refused(400, "invalid_header", "headers: expected UTF-8, got other bytes") from error

@@ -199,3 +199,65 @@ def test_anthropics_way_to_send_a_key_is_understood(door: Doorway) -> None:
     http = TestClient(door.http.app)
     assert http.get("/v1/models", headers={"x-api-key": KEY}).status_code == 200
     assert http.get("/v1/models", headers={"x-api-key": "other"}).status_code == 401
+
+
+UNREADABLE = [
+    b'\xef\xbb\xbf{"prompt": "a", "user": "ann"}',
+    '{"prompt": "a", "user": "ann"}'.encode("utf-16"),
+    b'{"prompt": "a", "user": "ann", "metadata": {"score": NaN}}',
+    b'{"prompt": "a", "user": "ann", "metadata": {"t": "\\ud83d"}}',
+    b'["prompt"]',
+    b"",
+]
+
+
+@pytest.mark.parametrize("body", UNREADABLE)
+def test_a_body_that_the_door_cannot_read_is_nobodys_and_is_refused(
+    door: Doorway, body: bytes
+) -> None:
+    """Other parsers take some of these: then a user who said no would be served as anonymous."""
+    reply = door.http.post(
+        "/v1/completions", content=body, headers={"content-type": "application/json"}
+    )
+    assert reply.status_code == 400
+    assert "expected one JSON object" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("word", ["no", "0", "off", '"false"', "", "true, maybe"])
+def test_a_consent_that_is_neither_yes_nor_no_is_refused(door: Doorway, word: str) -> None:
+    reply = door.http.post(
+        "/v1/completions", json={"prompt": "a"}, headers={"x-tendril-train-consent": word}
+    )
+    assert reply.status_code == 400
+    assert "expected true or false" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("word", ["FALSE", "true, false", "false, false"])
+def test_of_several_words_any_no_wins(door: Doorway, word: str) -> None:
+    _, trace = door.ask(**{"x-tendril-train-consent": word})
+    assert trace.train_consent is False
+
+
+def test_a_consent_under_a_mistaken_name_is_not_passed_over(door: Doorway) -> None:
+    reply = door.http.post(
+        "/v1/completions", json={"prompt": "a"}, headers={"x_tendril_train_consent": "false"}
+    )
+    assert reply.status_code == 400
+
+
+@pytest.mark.parametrize("where", ["header", "body"])
+def test_a_name_that_is_too_long_is_refused_and_not_cut(door: Doorway, where: str) -> None:
+    name = "u" * 129
+    headers = {"x-tendril-user": name} if where == "header" else {}
+    body = {"prompt": "a"} | ({"user": name} if where == "body" else {})
+    reply = door.http.post("/v1/completions", json=body, headers=headers)
+    assert reply.status_code == 400
+    assert "at most 128 characters" in reply.json()["error"]["message"]
+
+
+def test_a_harness_is_named_by_a_code_and_prose_by_its_digest(door: Doorway) -> None:
+    _, trace = door.ask(**{"x-tendril-harness": "agent/2.1"})
+    assert trace.harness_digest == "agent/2.1"
+    _, trace = door.ask(**{"x-tendril-harness": "be kind to ada"})
+    assert trace.harness_digest is not None
+    assert "ada" not in trace.harness_digest

@@ -38,7 +38,7 @@ LESS_DEEP = '{"a":' * 400 + "1" + "}" * 400
         ({"prompt": [[5], "a"]}, 400, ("prompt",)),
         ({"prompt": ["a"] * 65}, 400, ("prompt: expected at most 64 completions", "got 65")),
         ({"prompt": None}, 400, ("prompt",)),
-        ({"prompt": "\ud800"}, 400, ("prompt",)),
+        ({"prompt": "\ud800"}, 400, ("body", "surrogate")),
         ({"temperature": -0.1}, 400, ("temperature", "got -0.1")),
         ({"temperature": 99}, 400, ("temperature", "got 99")),
         ({"top_p": 0}, 400, ("top_p", "got 0")),
@@ -59,7 +59,7 @@ LESS_DEEP = '{"a":' * 400 + "1" + "}" * 400
         ({"stop": "s" * 513}, 400, ("stop",)),
         ({"stop": 7}, 400, ("stop",)),
         ({"user": "u" * 129}, 400, ("user",)),
-        ({"user": "\udfff"}, 400, ("user",)),
+        ({"user": "\udfff"}, 400, ("body", "surrogate")),
     ],
 )  # fmt: skip
 def test_a_completion_that_cannot_be_is_refused_in_words(
@@ -88,7 +88,7 @@ TOOL = {"type": "function", "function": {"name": "f"}}
         ({"messages": [{"role": "king", "content": "a"}]}, 400, ("messages.0", "role")),
         ({"messages": [{"role": "user"}]}, 400, ("messages.0.user.content",)),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, 400, ("nothing but text",)),
-        ({"messages": [{"role": "user", "content": "\ud800"}]}, 400, ("messages.0",)),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, 400, ("body", "surrogate")),
         ({"messages": [HELLO] * 50}, 400, ("messages: expected 1 to 128 tokens", "got ")),
         ({"max_tokens": 0}, 400, ("max_tokens", "got 0")),
         ({"max_completion_tokens": 128}, 400, ("expected 1 to 128 tokens", "+ 128")),

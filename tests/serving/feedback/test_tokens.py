@@ -1,8 +1,10 @@
 """Feedback tokens: of one request, all its choices, and nothing else."""
 
+import time
+
 import pytest
 
-from serving.feedback.tokens import FeedbackTokens, TokenInvalid, TraceScope
+from serving.feedback.tokens import FeedbackTokens, TokenExpired, TokenInvalid, TraceScope
 
 SCOPE = TraceScope("t-1", "s1", "acme", "u1")
 
@@ -28,3 +30,19 @@ def test_a_token_of_another_secret_is_none_of_ours() -> None:
     token = FeedbackTokens(b"other" * 7, ttl_s=60).issue(SCOPE)
     with pytest.raises(TokenInvalid, match="did not issue"):
         FeedbackTokens(b"secret" * 6, ttl_s=60).read(token, "t-1")
+
+
+@pytest.mark.parametrize(
+    ("age_s", "is_taken"), [(59, True), (62, False), (-30, True), (-400, False)]
+)
+def test_its_age_is_counted_with_room_for_another_replicas_clock(
+    monkeypatch: pytest.MonkeyPatch, age_s: float, is_taken: bool
+) -> None:
+    tokens, now = FeedbackTokens(b"secret" * 6, ttl_s=60), time.time()
+    token = tokens.issue(SCOPE)
+    monkeypatch.setattr("time.time", lambda: now + age_s)
+    if is_taken:
+        assert tokens.read(token, "t-1") == SCOPE
+    else:
+        with pytest.raises(TokenExpired, match="signed at"):
+            tokens.read(token, "t-1")

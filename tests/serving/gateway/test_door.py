@@ -1,7 +1,9 @@
 """Who and what the gateway lets through, and what it takes off on the way."""
 
+import contextlib
 import json
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +80,7 @@ def test_claims_of_trust_and_of_one_connection_are_taken_off(pair: Pair) -> None
             "X-Tendril-Arm": "canary",
             "x_tendril_propensity": "0.001",
             "x-forwarded-for": "10.0.0.1",
-            "connection": "keep-alive, x-secret-hop",
+            "connection": "keep-alive, x-secret-hop, x-tendril-train-consent",
             "x-secret-hop": "1",
             "te": "trailers",
             "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
@@ -203,3 +205,33 @@ def test_a_web_page_can_read_replies_and_why_it_was_refused(tmp_path: Path) -> N
             assert reply.headers.get_list("access-control-allow-origin") == [PAGE]
             assert "retry-after" in reply.headers["access-control-expose-headers"]
         assert "access-control-allow-origin" not in live.chat({"origin": "https://evil"}).headers
+
+
+@pytest.mark.parametrize("line", [b"a: b\r\n", b"x"])
+def test_trailers_without_end_are_hung_up_on(pair: Pair, line: bytes) -> None:
+    """They are neither head nor body, and need no key."""
+    head = b"POST /v1/feedback HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    num_sent, flood = 0, line * (65_536 // len(line))
+    with socket.create_connection(("127.0.0.1", pair.live.port), timeout=5) as connection:
+        connection.sendall(head + b"2\r\n{}\r\n0\r\n")
+        with contextlib.suppress(OSError):  # reset, or a broken pipe
+            while num_sent < 200:
+                connection.sendall(flood)
+                num_sent += 1
+                time.sleep(0.01)
+    assert num_sent < 100
+
+
+def test_a_trailer_is_no_header(pair: Pair) -> None:
+    key = next(iter(bearer(pair.keys["nightly"]).items()))
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n{key[0]}: {key[1]}\r\n"
+        "content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+    body = '{"model": "tendril", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}'
+    chunk = f"{len(body):x}\r\n{body}\r\n0\r\nx-tendril-user: somebody-else\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", pair.live.port), timeout=5) as connection:
+        connection.sendall(f"{head}{chunk}".encode())
+        assert b" 200 " in connection.recv(4_096)
+    [seen] = pair.seen_last().seen
+    assert seen.header("x-tendril-user") == []
