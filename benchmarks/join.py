@@ -55,8 +55,8 @@ Row = tuple[float, str, Record]
 """Time, key and record."""
 MIN_EVENTS_PER_S = 50_000.0
 JOIN = """
-SELECT t.trace_id, count(DISTINCT f.event_id) FROM read_parquet('{traces}/**/*.parquet') t
-LEFT JOIN read_parquet('{feedback}/**/*.parquet') f ON f.trace_id = t.trace_id
+SELECT t.trace_id, count(DISTINCT f.event_id) FROM read_parquet('{traces}/day=*/**/*.parquet') t
+LEFT JOIN read_parquet('{feedback}/day=*/**/*.parquet') f ON f.trace_id = t.trace_id
     AND f.appended_at < t.appended_at + 86400 GROUP BY ALL
 """
 
