@@ -45,6 +45,8 @@ def fit_centres(observed: Iterable[Observed], *, fitted_at: float) -> Centres:
     """The shrunken weighted mean of each bucket; sums are exact, so order does not matter."""
     rows: dict[str, list[Observed]] = {}
     for one in observed:
+        if not (math.isfinite(one.reward) and math.isfinite(one.weight)):
+            continue  # nothing follows from it
         rows.setdefault(one.bucket, []).append(one)
     every = [one for bucket in rows.values() for one in bucket]
     total = math.fsum(one.weight for one in every)

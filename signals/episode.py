@@ -7,7 +7,7 @@ from signals.fitted import FitsInUse
 from signals.judge import Judgement
 from signals.trust.cap_state import Weighed
 from tendril.ids import digest_of
-from tendril.records import Episode, Maturity, Segment, Trace
+from tendril.records import Episode, Graded, Maturity, Segment, Trace
 
 
 def is_held_out(session_id: str, share: float) -> bool:
@@ -31,6 +31,7 @@ def build_episode(
     supersedes: str | None = None,
     maturity: Maturity = "final",
     previous_maturity: Maturity | None = None,
+    graded: tuple[Graded, ...] = (),
     quarantine_ids: tuple[str, ...] = (),
 ) -> Episode:
     """One trace as an episode."""
@@ -63,6 +64,7 @@ def build_episode(
         supersedes=supersedes,
         maturity=maturity,
         previous_maturity=previous_maturity,
+        graded=graded,
         quarantine_ids=quarantine_ids,
         train_consent=trace.train_consent,
         untrainable=trace.untrainable,

@@ -9,6 +9,7 @@ can be appended again, with the same id and bytes.
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import merge
 from types import MappingProxyType
 
 from signals.asides import Aside
@@ -22,7 +23,7 @@ from signals.review import Reviewer
 from signals.state import OpenTrace, State, StoredEvent, Tombstone
 from signals.trust.cap_state import UNCAPPED, Arrival, Weighed
 from tendril.log import LogRecord, Offsets, TopicPartition
-from tendril.records import Consent, Feedback, InvalidRecord, Ledger, Record, Trace, decode
+from tendril.records import Consent, Episode, Feedback, InvalidRecord, Ledger, Record, Trace, decode
 from tendril.settings import TenantConsent, TrustSettings
 
 TOPICS = (Trace.TOPIC, Feedback.TOPIC)
@@ -32,6 +33,13 @@ MEMORY_EXTRA_S = 3_600.0
 MAX_ORPHANS = 2_000
 """Settled in one transaction, so that none outlasts the reader's lease."""
 NO_TENANTS: Mapping[str, TenantConsent] = MappingProxyType({})
+
+
+def by_time(keyed: tuple[str, Record]) -> tuple[float, str]:
+    """When an episode was decided, and about which trace."""
+    episode = keyed[1]
+    assert isinstance(episode, Episode)
+    return episode.closed_at, episode.segments[0].trace_id
 
 
 class Joiner:
@@ -92,13 +100,14 @@ class Joiner:
             self._take_traces(fresh.traces)
             self._take_feedback(fresh.feedback)
             clock = self._advance_clock(now if caught_up else None)
-            more, episodes = self._looks.take_due(clock)
+            until, more, looked = self._looks.take_due(clock)
             more |= self._take_orphans(clock)
-            more_freed, freed = self._releases.take_due(clock)
+            more_freed, freed = self._releases.take_due(until)
             more |= more_freed
+            episodes = merge(looked, freed, key=by_time)
             if not more:  # what is open still needs its id remembered, however old it is
                 self._state.forget(clock)
-            outgoing = self._state.outbox.put([*letters, *episodes, *freed])
+            outgoing = self._state.outbox.put([*letters, *episodes])
         self._outgoing += outgoing  # only what was committed
         return more
 

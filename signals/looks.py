@@ -6,6 +6,7 @@ came to; a last look, when latecomers may have been logged, can still revise the
 
 import heapq
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from signals.counts import Fate
 from signals.decisions import Decided
@@ -20,6 +21,15 @@ LAST_ID = "\U0010ffff"
 MayTrain = Callable[[Trace, float, float], bool]
 """(trace, logged at, as of): whether its user has agreed to learning from it."""
 Keyed = tuple[str, Record]
+
+
+class Taken(NamedTuple):
+    """What was due."""
+
+    until: float
+    """All looks before that moment were taken."""
+    more: bool
+    episodes: list[Keyed]
 
 
 class Looks:
@@ -39,13 +49,13 @@ class Looks:
         self._decided = decided
         self._has_heartbeats = False
 
-    def take_due(self, clock: float) -> tuple[bool, list[Keyed]]:
-        """Looks due by `clock`; whether more are due, and the episodes made, each with its key."""
+    def take_due(self, clock: float) -> Taken:
+        """Looks due by `clock`."""
         due = [
             (opened.due_at, opened.trace_id, opened) for opened in self._state.due(clock, MAX_DUE)
         ]
         if not due:
-            return False, []
+            return Taken(clock, False, [])
         is_full = len(due) == MAX_DUE
         horizon = due[-1][:2] if is_full else (clock, LAST_ID)
         self._has_heartbeats = self._state.asides.has_heartbeats()
@@ -65,7 +75,7 @@ class Looks:
                 heapq.heappush(due, (after.due_at, trace_id, after))
         self._state.put_back(waiting.values())
         self._state.close_traces(closed)
-        return is_full, episodes
+        return Taken(horizon[0], is_full, episodes)
 
     def _look(
         self, opened: OpenTrace, stored: Sequence[StoredEvent], episodes: list[Keyed]
@@ -75,8 +85,7 @@ class Looks:
         events = [event for event in stored if event.appended_at < opened.due_at]
         if opened.stage < final and not events:
             return self._next(opened)
-        has_news = len(events) > opened.num_settled or self._decided.quarantines.num_taken
-        if opened.stage > final and not has_news:
+        if opened.stage > final and not self._has_news(opened, events):
             return self._close(opened, stored, "late")
         trace = decode(Trace, opened.value)
         if not self._may_train(trace, opened.appended_at, opened.due_at):
@@ -95,6 +104,16 @@ class Looks:
             return self._close(opened, stored, "invalid")
         is_over = opened.stage > final or (opened.is_settled and self._schedule.lateness_s == 0)
         return self._close(opened, stored, "late") if is_over else self._next(opened)
+
+    def _has_news(self, opened: OpenTrace, events: Sequence[StoredEvent]) -> bool:
+        """Latecomers, or a quarantine that has come or gone since: else the end has said all."""
+        if len(events) > opened.num_settled:
+            return True
+        if not self._decided.quarantines.num_taken:
+            return False
+        trace = decode(Trace, opened.value)
+        is_held = self._reviewer.is_held(opened, trace, events, self._decided)
+        return is_held != (opened.fate == "quarantined")
 
     def _next(self, opened: OpenTrace) -> OpenTrace:
         stage = opened.stage + 1

@@ -14,7 +14,7 @@ import numpy as np
 from signals.centring import Observed, fit_centres
 from signals.debias.delay import Outcomes
 from signals.debias.delay_weights import Refit, refit
-from signals.fitted import Fits
+from signals.decisions import Decided
 from tendril.log import EventLog
 from tendril.records import RewardFit
 from tendril.settings import Settings
@@ -26,8 +26,8 @@ NO_OUTCOME = ("suggestion.shown", "suggestion.suppressed", "retention.measured",
 """What says nothing about how soon a user decides."""
 DELAYS = """
 WITH judged AS (
-    SELECT trace_id, bucket FROM episodes WHERE day >= $first_day
-    QUALIFY row_number() OVER (PARTITION BY trace_id ORDER BY revision DESC, episode_id) = 1
+    SELECT trace_id, bucket FROM episodes_latest
+    WHERE day >= $first_day AND len(quarantine_ids) = 0
 ), begun AS (
     SELECT trace_id, min(appended_at) AS started_at FROM traces
     WHERE day >= $first_day AND appended_at > $since AND NOT suppressed AND lane = 'online'
@@ -41,10 +41,9 @@ FROM begun JOIN judged USING (trace_id) LEFT JOIN decided USING (trace_id)
 ORDER BY bucket, started_at, trace_id
 """
 REWARDS = """
-SELECT bucket, reward, weight FROM (
-    SELECT * FROM episodes WHERE day >= $first_day AND closed_at > $since AND maturity = 'final'
-    QUALIFY row_number() OVER (PARTITION BY trace_id ORDER BY revision DESC, episode_id) = 1
-) WHERE reward IS NOT NULL AND weight > 0 AND len(quarantine_ids) = 0
+SELECT bucket, reward, weight FROM episodes_latest
+WHERE day >= $first_day AND closed_at > $since AND maturity = 'final'
+    AND reward IS NOT NULL AND weight > 0 AND len(quarantine_ids) = 0
 """
 MARGIN = timedelta(days=1)
 logger = logging.getLogger(__name__)
@@ -53,8 +52,13 @@ logger = logging.getLogger(__name__)
 class Refitter:
     """Fits when a day has passed since the last time; one thread."""
 
-    def __init__(self, settings: Settings, log: EventLog, lake: "Lake", fits: Fits) -> None:
-        self._settings, self._log, self._lake, self._fits = settings.signals, log, lake, fits
+    def __init__(self, settings: Settings, log: EventLog, lake: "Lake", decided: Decided) -> None:
+        self._settings, self._log, self._lake, self._fits = (
+            settings.signals,
+            log,
+            lake,
+            decided.fits,
+        )
         self._tried_at = 0.0
 
     def look(self, now: float) -> bool:
@@ -62,23 +66,23 @@ class Refitter:
         every_s = self._settings.refit_every_s
         if now - max(self._fits.made_at, self._tried_at) < every_s:
             return False
-        self._tried_at = now
-        found = self._delays(now)
+        found, rewards = self._delays(now), self._rewards(now)
+        self._tried_at = now  # only here: what the lake could not tell is asked again soon
         for refused in found.refused:
             logger.info("%s: %s", refused.what, refused.reason)
         for surface in found.drifted:
             logger.warning("delays of %s are no longer those of the fit in use", surface)
-        centres = fit_centres(self._rewards(now), fitted_at=now)
-        self._log.append([
-            (RewardFit.TOPIC, RewardFit(
-                kind="delays", digest=found.weights.digest, content=found.weights.to_bytes(),
-                made_at=now,
-            )),
-            (RewardFit.TOPIC, RewardFit(
+        centres = fit_centres(rewards, fitted_at=now)
+        made = [RewardFit(
+            kind="delays", digest=found.weights.digest, content=found.weights.to_bytes(),
+            made_at=now,
+        )]  # fmt: skip
+        if centres.by_bucket:  # a week without rewards has no means: the last ones stay
+            made.append(RewardFit(
                 kind="centres", digest=centres.digest,
                 content=msgspec.json.encode(centres, order="sorted"), made_at=now,
-            )),
-        ])  # fmt: skip
+            ))  # fmt: skip
+        self._log.append([(RewardFit.TOPIC, fit) for fit in made])
         return True
 
     def _delays(self, now: float) -> Refit:

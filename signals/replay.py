@@ -65,6 +65,7 @@ def replay(
                     _step(joiners[number], [], consents=consents)
                 here = [record for record in mine if record.partition == number]
                 newest |= _step(joiners[number], here)
+        until = max(until, decisions.decided.quarantines.newest_at)
         for joiner in joiners.values():
             newest |= _step(joiner, [], until=until)
     return in_order(newest.values())
@@ -123,8 +124,8 @@ def as_revisions(replayed: Sequence[Episode], before: Mapping[str, Episode]) -> 
 
 def is_equal(one: Episode, other: Episode) -> bool:
     """Whether both say the same of a trace."""
-    return (one.reward, one.weight, one.outcome, one.segments) == (
-        other.reward, other.weight, other.outcome, other.segments,
+    return (one.reward, one.weight, one.outcome, one.segments, one.quarantine_ids) == (
+        other.reward, other.weight, other.outcome, other.segments, other.quarantine_ids,
     )  # fmt: skip
 
 

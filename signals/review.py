@@ -22,7 +22,7 @@ from signals.schedule import Schedule
 from signals.state import OpenTrace, StoredEvent
 from signals.trust.cap_state import UNCAPPED
 from tendril.quarantine import Quarantines, Subject
-from tendril.records import MATURITIES, Episode, Feedback, Maturity, Trace, decode
+from tendril.records import MATURITIES, Episode, Feedback, Graded, Maturity, Trace, decode
 
 NEVER_FREE = 255
 
@@ -75,18 +75,30 @@ class Reviewer:
         fates += [
             (kept, "invalid" if event.event_id in invalid else "joined") for kept, event in usable
         ]
-        held_by = holders(decided.quarantines, trace, [event for _, event in usable], opened.due_at)
+        graded = graded_by([event for _, event in usable])
+        held_by = holders(decided.quarantines, trace, graded, opened.due_at)
         judged = fingerprint(
             judgement, held_by, self.schedule.maturity(opened.stage), opened.judged
         )
         if not self._is_news(opened, judgement, judged):
             return Verdict(None, opened.judged, fates, bool(held_by))
         return Verdict(
-            self._episode(opened, trace, judgement, held_by, decided.fits.at(opened.due_at)),
+            self._episode(
+                opened, trace, judgement, graded, held_by, decided.fits.at(opened.due_at)
+            ),
             judged,
             fates,
             bool(held_by),
         )
+
+    def is_held(
+        self, opened: OpenTrace, trace: Trace, stored: Sequence[StoredEvent], decided: Decided
+    ) -> bool:
+        """Whether a quarantine holds the trace at `opened.due_at`."""
+        if not decided.quarantines.num_taken:
+            return False
+        graded = graded_by([decode(Feedback, event.value) for event in stored])
+        return bool(holders(decided.quarantines, trace, graded, opened.due_at))
 
     def _misfortune(
         self,
@@ -127,6 +139,7 @@ class Reviewer:
         opened: OpenTrace,
         trace: Trace,
         judgement: Judgement,
+        graded: tuple[Graded, ...],
         held_by: tuple[str, ...],
         fits: FitsInUse,
     ) -> Episode:
@@ -140,6 +153,7 @@ class Reviewer:
             supersedes=opened.episode_id,
             maturity=self.schedule.maturity(opened.stage),
             previous_maturity=trainable_maturity(opened.judged),
+            graded=graded,
             quarantine_ids=held_by,
         )
         if opened.caps != UNCAPPED:
@@ -147,18 +161,21 @@ class Reviewer:
         return with_fits(episode, fits, self._age_s(opened)) if fits is not NO_FITS else episode
 
 
-def holders(
-    quarantines: Quarantines, trace: Trace, events: Sequence[Feedback], as_of: float
-) -> tuple[str, ...]:
-    """Ids of the quarantines that hold a trace with this feedback back."""
-    if not quarantines.num_taken:
-        return ()
-    graded_at = {
-        f"{event.grader}@{event.grader_version}": event.ingested_at
+def graded_by(events: Sequence[Feedback]) -> tuple[Graded, ...]:
+    """All scores: which of them counts is the recipe's business, an outage puts all in doubt."""
+    scores = {
+        (f"{event.grader}@{event.grader_version}", event.ingested_at)
         for event in events
         if event.type == "grader.scored"
     }
-    found = quarantines.of(Subject.of(trace), graded_at=graded_at, as_of=as_of)
+    return tuple(Graded(grader=grader, at=at) for grader, at in sorted(scores))
+
+
+def holders(
+    quarantines: Quarantines, trace: Trace, graded: tuple[Graded, ...], as_of: float
+) -> tuple[str, ...]:
+    """Ids of the quarantines that hold a trace with these scores back."""
+    found = quarantines.of(Subject.of(trace)._replace(graded=graded), as_of=as_of)
     return tuple(record.quarantine_id for record in found)
 
 

@@ -50,6 +50,8 @@ CREATE TABLE IF NOT EXISTS closed (
 CREATE INDEX IF NOT EXISTS closed_by_age ON closed (forget_at);
 """
 CACHE_KIB = 32_768
+VERSION = 2
+"""Of the tables; raise it with them."""
 
 
 class OpenTrace(NamedTuple):
@@ -112,6 +114,7 @@ class State:
         self.path = path
         self._db = connect(path)
         try:
+            self._refuse_other_version()
             self._db.executescript(
                 SCHEMA + ASIDES_SCHEMA + COUNTS_SCHEMA + OUTBOX_SCHEMA + CONSENT_SCHEMA
                 + HELD_SCHEMA
@@ -147,6 +150,17 @@ class State:
         except sqlite3.OperationalError as error:
             raise unavailable(self.path, error) from error
 
+    def _refuse_other_version(self) -> None:
+        [(version,)] = self._db.execute("PRAGMA user_version")
+        [(num_tables,)] = self._db.execute("SELECT COUNT(*) FROM sqlite_master")
+        if num_tables and version != VERSION:
+            self._db.close()
+            raise ValueError(
+                f"{self.path}: expected a state of version {VERSION}, got {version}. Remove the "
+                f"file to join again from the log's beginning"
+            )
+        self._db.execute(f"PRAGMA user_version={VERSION}")
+
     def _check_pending(self) -> None:
         """What is counted as pending is really there: looked up once, when the file is opened."""
         totals = self.counts.totals()
@@ -161,8 +175,6 @@ class State:
                     f"{self.path}: {kind}: expected {totals[kind]['pending']} pending, "
                     f"found {found}"
                 )
-
-    # Progress and time
 
     def offsets(self) -> dict[TopicPartition, int]:
         rows = self._db.execute("SELECT topic, partition, next_offset FROM progress")
@@ -188,8 +200,6 @@ class State:
 
     def set_clock(self, at: float) -> None:
         self._db.execute("INSERT OR REPLACE INTO clock VALUES (1, ?)", (at,))
-
-    # Traces
 
     def open_traces(self, traces: Sequence[OpenTrace]) -> None:
         """Add new traces; what waited for them is theirs."""
@@ -242,8 +252,6 @@ class State:
         if not trace_ids:
             return []
         return self._db.execute(question, (json.dumps(list(trace_ids)),)).fetchall()
-
-    # Feedback
 
     def add_events(self, events: Sequence[StoredEvent]) -> int:
         """Keep feedback until its trace closes; returns how many were new."""

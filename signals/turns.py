@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tendril.consent import Consents
 from tendril.model_folder import TOKENIZER_FILE, tokenizer_digest
 from tendril.records import Trace
 
@@ -26,9 +27,12 @@ MEMORY_S = 2 * 86_400.0
 """A conversation that goes on after longer is a new one."""
 MAX_TURNS = 2_000
 """Of one look; what is beyond waits for the next."""
-CONTROL = re.compile(r"<\|[^|<>\s]{1,30}\|>")
-USER = re.compile(r"(?:^|\n)\W{0,4}(?:user|human)\W{0,4}(?:\n|:|$)", re.IGNORECASE)
-ASSISTANT = re.compile(r"\n?\W{0,4}(?:assistant|model)\W{0,4}$", re.IGNORECASE)
+MIN_REPLY_SHARE = 0.5
+"""Of the reply's tokens that the next prompt must repeat; templates leave some out at its end."""
+ROLE = re.compile(
+    r"\s*(user|human|assistant|model|system|developer|tool|function|ipython)\b[ \t]*:?\s*", re.I
+)
+USERS = frozenset({"user", "human"})
 
 
 class Turn(NamedTuple):
@@ -42,10 +46,14 @@ class Turn(NamedTuple):
 
 
 class TurnReader:
-    """Reads them from a lake; `folder` is the checkpoint whose tokenizer wrote the ids."""
+    """Reads them from a lake; `folder` is the checkpoint whose tokenizer wrote the ids.
 
-    def __init__(self, lake: "Lake", folder: Path) -> None:
-        self._lake, self._folder = lake, folder
+    Only where the chat template's marks are control tokens, which a user's text never becomes: in
+    plain text anybody can write the mark of another's turn.
+    """
+
+    def __init__(self, lake: "Lake", folder: Path, consents: Consents) -> None:
+        self._lake, self._folder, self._consents = lake, folder, consents
 
     def logged_from(
         self, offsets: Mapping[int, int], now: float
@@ -54,12 +62,7 @@ class TurnReader:
 
         Raises `LakeUnavailable`.
         """
-        import pyarrow as pa
-
-        rows = self._lake.read("traces", where=_spoken(now))
-        places = zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)
-        fresh = [place >= (place[0], offsets.get(place[0], 0)) for place in places]
-        rows = rows.filter(pa.array(fresh, pa.bool_()))
+        rows = self._lake.read("traces", where=_spoken(now) & _behind(offsets))
         rows = rows.sort_by([("offset", "ascending")]).slice(0, MAX_TURNS)
         reached = dict(offsets)
         for partition, offset in zip(
@@ -98,37 +101,53 @@ class TurnReader:
             return []
         where = _agreed(now) & pc.field("trace_id").isin(names)
         known = {t.trace_id: t for t in self._read(self._lake.read("traces", where=where))}
-        return [
+        made = (
             self._turn(known[trace.previous_trace_id], trace)
             for trace in after
             if trace.previous_trace_id in known
-        ]
-
-    def _turn(self, before: Trace, after: Trace) -> Turn:
-        said = before.prompt_token_ids + before.completion_token_ids
-        num_old = max(_num_shared(said, after.prompt_token_ids), len(before.prompt_token_ids))
-        return Turn(
-            before,
-            after,
-            last_words(self._marked(before.prompt_token_ids)),
-            self.text(before.completion_token_ids),
-            last_words(self._marked(after.prompt_token_ids[num_old:])),
         )
+        return [turn for turn in made if turn is not None]
 
-    def _marked(self, token_ids: Sequence[int]) -> str:
-        """The text, a line's end in the place of each control token."""
-        parts = [
-            self.text(list(part))
-            for is_control, part in groupby(token_ids, self._control_ids.__contains__)
-            if not is_control
-        ]
-        return CONTROL.sub("\n", "\n".join(parts))
+    def _turn(self, before: Trace, after: Trace) -> Turn | None:
+        """None where the next prompt does not go on from the reply, or its last word is not the
+        user's: a trimmed history, another conversation, a tool's answer."""
+        prompt, reply = before.prompt_token_ids, before.completion_token_ids
+        num_shared = _num_shared(prompt + reply, after.prompt_token_ids)
+        if num_shared < len(prompt) + MIN_REPLY_SHARE * len(reply):
+            return None
+        follow_up = self._last_of_user(after.prompt_token_ids[num_shared:])
+        if not follow_up:
+            return None
+        return Turn(before, after, self._last_of_user(prompt), self.text(reply), follow_up)
+
+    def _last_of_user(self, token_ids: Sequence[int]) -> str:
+        """What the last message before the reply says, if it is the user's; else nothing."""
+        messages: list[tuple[str, str]] = []
+        role = ""
+        for is_control, part in groupby(token_ids, self._control_names.__contains__):
+            if is_control:
+                names = [self._control_names[token] for token in part]
+                role = next((r for name in names for r in _roles_in(name)), "")
+                continue
+            text = self.text(list(part))
+            named = None if role else ROLE.match(text)
+            who = role or (named.group(1).lower() if named else "")
+            if who:
+                messages.append((who, text[named.end() if named else 0 :].strip()))
+        said = [message for message in messages if message[1]]
+        return said[-1][1] if said and said[-1][0] in USERS else ""
 
     def _read(self, rows: "pa.Table") -> list[Trace]:
         from tendril.lake.rows import from_arrow
 
-        digest = self._digest
-        return [t for t in from_arrow(Trace, rows) if t.tokenizer_digest == digest]
+        digest, consents = self._digest, self._consents
+        return [
+            trace
+            for trace in from_arrow(Trace, rows)
+            if trace.tokenizer_digest == digest
+            and consents.allows_content(trace.tenant, trace.user_key, asked=True)
+            and consents.allows_training(trace.tenant, trace.user_key, made_at=trace.served_at)
+        ]
 
     @cached_property
     def _tokenizer(self) -> "Tokenizer":
@@ -137,19 +156,28 @@ class TurnReader:
         return Tokenizer.from_file(str(self._folder / TOKENIZER_FILE))
 
     @cached_property
-    def _control_ids(self) -> frozenset[int]:
+    def _control_names(self) -> Mapping[int, str]:
         added = self._tokenizer.get_added_tokens_decoder()
-        return frozenset(number for number, token in added.items() if token.special)
+        return {number: token.content for number, token in added.items() if token.special}
 
     @cached_property
     def _digest(self) -> str:
         return tokenizer_digest(self._folder)
 
 
-def last_words(prompt: str) -> str:
-    """What the user wrote last, without the marks of a chat template around it."""
-    starts = [match.end() for match in USER.finditer(prompt)]
-    return ASSISTANT.sub("", prompt[starts[-1] if starts else 0 :]).strip()
+def _roles_in(name: str) -> list[str]:
+    """The role that a control token is named after, as in `<|user|>`."""
+    return [role for role in re.findall(r"[a-z]+", name.lower()) if ROLE.fullmatch(role)]
+
+
+def _behind(offsets: Mapping[int, int]) -> "pc.Expression":
+    """Rows that lie at these offsets or behind; of other partitions all."""
+    import pyarrow.compute as pc
+
+    place, where = pc.field("partition"), ~pc.field("partition").isin(sorted(offsets) or [-1])
+    for partition, offset in offsets.items():
+        where |= (place == partition) & (pc.field("offset") >= offset)
+    return where
 
 
 def _agreed(now: float) -> "pc.Expression":

@@ -5,14 +5,19 @@ earlier moment can be asked too, so that a replay decides as the first run did.
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tendril.log import EventLog, drain
-from tendril.records import Episode, InvalidRecord, Quarantine, QuarantineScope, Trace, decode
-
-NO_GRADERS: Mapping[str, float] = MappingProxyType({})
+from tendril.records import (
+    Episode,
+    Graded,
+    InvalidRecord,
+    Quarantine,
+    QuarantineScope,
+    Trace,
+    decode,
+)
 
 
 class Subject(NamedTuple):
@@ -23,16 +28,19 @@ class Subject(NamedTuple):
     user_key: str
     policy_versions: frozenset[int]
     served_at: float
+    graded: tuple[Graded, ...] = ()
 
     @classmethod
     def of(cls, record: Trace | Episode) -> "Subject":
         parts = (record,) if isinstance(record, Trace) else record.segments
+        graded = () if isinstance(record, Trace) else record.graded
         return cls(
             tuple(part.trace_id for part in parts),
             record.tenant,
             record.user_key,
             frozenset(span.policy_version for part in parts for span in part.policy_spans),
             record.served_at,
+            graded,
         )
 
 
@@ -44,6 +52,8 @@ class Quarantines:
         self._ids: dict[tuple[str, str], list[str]] = {}
         self.num_taken = 0
         """Goes up with every record that changes something."""
+        self.newest_at = 0.0
+        """When the newest of them was logged."""
         for record in records:
             self.take(record, logged_at=record.at)
 
@@ -56,6 +66,7 @@ class Quarantines:
             self._ids.setdefault((record.scope, record.scope_id), []).append(record.quarantine_id)
         self._history.setdefault(record.quarantine_id, []).append((logged_at, record))
         self.num_taken += 1
+        self.newest_at = max(self.newest_at, logged_at)
 
     def newest(self, quarantine_id: str) -> Quarantine | None:
         """The last word about one quarantine."""
@@ -71,46 +82,29 @@ class Quarantines:
         """Those that hold rows back, oldest first."""
         return [record for record in self.all() if record.state == "placed"]
 
-    def of(
-        self,
-        subject: Subject,
-        *,
-        graded_at: Mapping[str, float] = NO_GRADERS,
-        as_of: float = math.inf,
-    ) -> list[Quarantine]:
-        """The quarantines that hold it at `as_of`, by the log's clock, oldest first.
-
-        `graded_at`: when each grader that its reward rests on scored it, by `name@version`.
-        """
-        found = [
-            record
-            for quarantine_id, at in self._about(subject, graded_at)
+    def of(self, subject: Subject, *, as_of: float = math.inf) -> list[Quarantine]:
+        """The quarantines that hold it at `as_of`, by the log's clock, oldest first."""
+        found = {
+            quarantine_id: record
+            for quarantine_id, at in self._about(subject)
             if (record := self._placed(quarantine_id, as_of)) and covers(record, at)
-        ]
-        return sorted(found, key=lambda q: (q.at, q.quarantine_id))
+        }
+        return sorted(found.values(), key=lambda q: (q.at, q.quarantine_id))
 
     def free_at(self, episode: Episode, after: float) -> float | None:
-        """The first moment from `after` on at which nothing holds the episode any more.
-
-        What held it by its graders is known by `quarantine_ids` alone.
-        """
+        """The first moment from `after` on at which nothing holds the episode any more."""
         subject = Subject.of(episode)
-        ids = {name for name, _ in self._about(subject, NO_GRADERS)} | set(episode.quarantine_ids)
-        moments = {at for name in ids for at, _ in self._history.get(name, ()) if at > after}
-        for moment in sorted({after, *moments}):
-            is_held = any(self._placed(name, moment) for name in episode.quarantine_ids)
-            if not is_held and not self.of(subject, as_of=moment):
-                return moment
-        return None
+        names = {name for name, _ in self._about(subject)}
+        moments = {at for name in names for at, _ in self._history[name] if at > after}
+        return next(
+            (at for at in sorted({after, *moments}) if not self.of(subject, as_of=at)), None
+        )
 
-    def _about(
-        self, subject: Subject, graded_at: Mapping[str, float]
-    ) -> Iterable[tuple[str, float]]:
-        """Ids of all quarantines of its scopes, each with the time that counts for it."""
+    def _about(self, subject: Subject) -> Iterable[tuple[str, float]]:
+        """Ids of all quarantines of its scopes, each with a time that counts for it."""
         if not self._ids:
             return
-        for scope, name in scopes_of(subject, graded_at):
-            at = graded_at[name] if scope == "grader" else subject.served_at
+        for scope, name, at in scopes_of(subject):
             for quarantine_id in self._ids.get((scope, name), ()):
                 yield quarantine_id, at
 
@@ -120,15 +114,16 @@ class Quarantines:
         return known[-1] if known and known[-1].state == "placed" else None
 
 
-def scopes_of(subject: Subject, graders: Iterable[str] = ()) -> list[tuple[QuarantineScope, str]]:
-    """Every scope that it belongs to."""
+def scopes_of(subject: Subject) -> list[tuple[QuarantineScope, str, float]]:
+    """Every scope that it belongs to, with the time at which it did."""
     scopes: list[tuple[QuarantineScope, str]] = [
         ("user", account_id(subject.tenant, subject.user_key)),
         ("tenant", subject.tenant),
     ]
     scopes += [("trace", trace_id) for trace_id in subject.trace_ids]
     scopes += [("policy", str(version)) for version in sorted(subject.policy_versions)]
-    return scopes + [("grader", name) for name in graders]
+    timed = [(scope, name, subject.served_at) for scope, name in scopes]
+    return [*timed, *(("grader", score.grader, score.at) for score in subject.graded)]
 
 
 def covers(record: Quarantine, at: float) -> bool:

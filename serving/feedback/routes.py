@@ -16,7 +16,7 @@ from serving.api.errors import Refused, encodable
 from serving.feedback.body import event_of, json_object, validated
 from serving.feedback.envelope import Event
 from serving.feedback.tokens import TokenExpired, TokenInvalid, TraceScope
-from serving.feedback.wire import ControlEvent, FeedbackBatch, SessionEvent, json_schema
+from serving.feedback.wire import ControlEvent, FeedbackBatch, Graded, SessionEvent, json_schema
 from serving.node import ServingNode, node_of
 from serving.sessions import given_session_id, user_session_id
 from serving.spool import SpoolFull
@@ -89,11 +89,15 @@ def _scope(node: ServingNode, request: Request, event: Event, url_token: str | N
     if isinstance(event, ControlEvent) or (by_key and not token):
         return _scope_of_key(node, request, event)
     try:
-        return node.tokens.read(token or "", trace_id)
+        scope = node.tokens.read(token or "", trace_id)
     except TokenInvalid as error:
         raise Refused(403, "feedback_token_invalid", str(error), param="feedback_token") from error
     except TokenExpired as error:
         raise Refused(410, "feedback_token_expired", str(error), param="feedback_token") from error
+    # Users hold tokens: theirs is no grader's word on their own replies, or on a grader's health.
+    if isinstance(event, Graded) and node.authenticate(request.headers).tenant != scope.tenant:
+        raise Refused(403, "wrong_tenant", "grader.scored: expected a key of the trace's tenant")
+    return scope
 
 
 def _scope_of_key(node: ServingNode, request: Request, event: Event) -> TraceScope:

@@ -1,8 +1,6 @@
 """Hears what users say next, and puts its class on the log: the words stay where they are."""
 
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -10,9 +8,6 @@ from signals.followup.event import followed_up
 from signals.turns import TurnReader
 from tendril.files import write_whole
 from tendril.log import EventLog
-
-if TYPE_CHECKING:
-    from tendril.lake.lake import Lake
 
 LAST_SEQ = 1_000_000_000
 """Behind whatever a client has counted to: a follow-up comes after all that was done to a reply."""
@@ -27,16 +22,16 @@ class Progress(msgspec.Struct, frozen=True):
 class Annotator:
     """Follows the lake's conversations; `path` remembers how far."""
 
-    def __init__(self, log: EventLog, lake: "Lake", checkpoint: Path, path: Path) -> None:
-        self._log, self._turns, self._path = log, TurnReader(lake, checkpoint), path
+    def __init__(self, log: EventLog, turns: TurnReader, path: Path) -> None:
+        self._log, self._turns, self._path = log, turns, path
 
-    def look(self, now: float | None = None) -> int:
+    def look(self, now: float) -> int:
         """Classify what is new; returns the number of events. A kill repeats some, by their ids.
 
         Raises `LogUnavailable`, `LakeUnavailable`.
         """
         before = self._progress()
-        turns, reached = self._turns.logged_from(before.offsets, now or time.time())
+        turns, reached = self._turns.logged_from(before.offsets, now)
         made = [
             followed_up(
                 turn.before, turn.after, request=turn.request, reply=turn.reply,

@@ -90,7 +90,7 @@ class CapState:
             weighed += self._weigh_in(window, list(group), old_before)
         return weighed
 
-    def forget(self, at: float) -> None:
+    def _forget(self, at: float) -> None:
         """Drop accounts that were not seen for `ACCOUNT_MEMORY_S`."""
         self._db.execute(
             "DELETE FROM trust_accounts WHERE last_seen_at < ?", (at - ACCOUNT_MEMORY_S,)
@@ -127,6 +127,7 @@ class CapState:
         if faded > mass:
             users, tenants, mass = before.users, before.tenants, faded
         window = Window(number, mass, users, tenants)
+        self._forget(number * self._limits.window_s)
         self._db.execute("DELETE FROM trust_used")
         self._db.execute("INSERT OR REPLACE INTO trust_window VALUES (1,?,?,?,?)", window)
         return window
@@ -135,11 +136,14 @@ class CapState:
         self, window: Window, arrivals: Sequence[Arrival], old_before: float
     ) -> list[Weighed]:
         accounts = {arrival.account for arrival in arrivals}
-        first_seen = self._first_seen(accounts)
+        seen = self._seen(accounts)
         used = self._used(accounts | {arrival.tenant for arrival in arrivals} | {""})
         weighed = []
         for arrival in arrivals:
-            came_at = first_seen.setdefault(arrival.account, arrival.at)
+            came_at, last_at = seen.get(arrival.account, (arrival.at, arrival.at))
+            if arrival.at - last_at > ACCOUNT_MEMORY_S:
+                came_at = arrival.at
+            seen[arrival.account] = (came_at, max(last_at, arrival.at))
             age_s = arrival.at - came_at if came_at >= old_before else math.inf
             room, young = budgets(window, self._limits, age_s), _young(age_s, self._limits)
             owner = {"user": arrival.account, "tenant": arrival.tenant, "probation": ""}
@@ -153,16 +157,17 @@ class CapState:
                 used[scope, owner[scope]] = used.get((scope, owner[scope]), 0.0) + weight
             shown_age_s = age_s if age_s < math.inf else None
             weighed.append(Weighed(weight, reason if weight < 1 else "", shown_age_s))
-        self._save(arrivals, first_seen, used)
+        self._save({account: seen[account] for account in accounts}, used)
         return weighed
 
-    def _first_seen(self, accounts: Iterable[str]) -> dict[str, float]:
+    def _seen(self, accounts: Iterable[str]) -> dict[str, tuple[float, float]]:
+        """First and last time, of the accounts that are known."""
         rows = self._db.execute(
-            "SELECT account, first_seen_at FROM trust_accounts "
+            "SELECT account, first_seen_at, last_seen_at FROM trust_accounts "
             "WHERE account IN (SELECT value FROM json_each(?))",
             (json.dumps(sorted(accounts)),),
         )
-        return dict(rows.fetchall())
+        return {account: (first_at, last_at) for account, first_at, last_at in rows}
 
     def _used(self, names: Iterable[str]) -> dict[tuple[str, str], float]:
         rows = self._db.execute(
@@ -174,15 +179,12 @@ class CapState:
 
     def _save(
         self,
-        arrivals: Sequence[Arrival],
-        first_seen: Mapping[str, float],
+        seen: Mapping[str, tuple[float, float]],
         used: Mapping[tuple[str, str], float],
     ) -> None:
-        last_seen = {arrival.account: arrival.at for arrival in arrivals}
         self._db.executemany(
-            "INSERT INTO trust_accounts VALUES (?,?,?) ON CONFLICT DO UPDATE SET "
-            "last_seen_at = MAX(last_seen_at, excluded.last_seen_at)",
-            [(account, first_seen[account], at) for account, at in last_seen.items()],
+            "INSERT OR REPLACE INTO trust_accounts VALUES (?,?,?)",
+            [(account, *times) for account, times in seen.items()],
         )
         self._db.executemany(
             "INSERT OR REPLACE INTO trust_used VALUES (?,?,?)",

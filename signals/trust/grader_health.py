@@ -144,10 +144,10 @@ class GraderHealth:
 
 
 def outages(grader: str, scores: Iterable[Score]) -> list[Outage]:
-    """Those of a grader's scores in order, each as it is at the end."""
+    """Those of a grader's scores in order that began among them, each as it is at the end."""
     health, found = GraderHealth(grader), dict[float, Outage]()
     for score in scores:
-        if outage := health.take(score):
+        if (outage := health.take(score)) and outage.since > -math.inf:
             found[outage.since] = outage
     return list(found.values())
 

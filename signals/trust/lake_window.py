@@ -52,7 +52,8 @@ SELECT trace_id, said.tenant || '/' || said.user_key AS account, said.tenant AS 
     CASE WHEN len(tool_calls) > 0
          THEN (len(list_filter(tool_calls, lambda c: NOT c.valid)) > 0)::DOUBLE
     END AS invalid_tool_call,
-    arm, propensity, outcome, latency.total_s AS total_s, components
+    arm, propensity, outcome, latency.total_s AS total_s,
+    map_keys(components) AS names, map_values(components) AS parts
 FROM served JOIN said USING (trace_id) LEFT JOIN done USING (trace_id)
 WHERE served.lane = 'online'
 ORDER BY served_at, trace_id
@@ -86,12 +87,14 @@ JOIN (SELECT trace_id, any_value(policy_spans[1].policy_version) AS policy_versi
       WHERE {SPAN} GROUP BY trace_id) USING (trace_id)
 WHERE {SPAN} AND type = 'grader.scored' AND value IS NOT NULL AND ingested_at < $since
     AND list_contains($versions, policy_version)
+QUALIFY row_number() OVER (PARTITION BY trace_id, event_id ORDER BY partition, "offset") = 1
 ORDER BY ingested_at DESC LIMIT 20000
 """
 SCORES = f"""
 SELECT grader || '@' || coalesce(grader_version, 'None') AS grader, ingested_at AS at, value
 FROM feedback
 WHERE {SPAN} AND type = 'grader.scored' AND ingested_at >= $since AND ingested_at < $until
+QUALIFY row_number() OVER (PARTITION BY trace_id, event_id ORDER BY partition, "offset") = 1
 ORDER BY ingested_at, trace_id, event_id
 """
 MARGIN = timedelta(days=1)
@@ -152,8 +155,8 @@ def _span(since: float, until: float) -> dict[str, Any]:
 
 def _traces(found: Mapping[str, Any]) -> Traces:
     columns = _columns(Traces, found)
-    parts = [dict(zip(c["key"], c["value"], strict=True)) if isinstance(c, dict) and "key" in c
-             else dict(c or {}) for c in found["components"]]  # fmt: skip
+    parts = [dict(zip(keys, values, strict=True)) if keys is not None else {}
+             for keys, values in zip(found["names"], found["parts"], strict=True)]  # fmt: skip
     names = sorted({name for part in parts for name in part})
     components = {
         name: np.array([part.get(name, math.nan) for part in parts], float) for name in names

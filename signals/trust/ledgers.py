@@ -15,7 +15,7 @@ class LedgerFollower:
     def __init__(self, log: EventLog) -> None:
         self._reader = log.reader(None, (Ledger.TOPIC,))
         self._newest: dict[str, Ledger] = {}
-        self._before: dict[str, dict[str, int]] | None = None
+        self._marked: dict[str, dict[str, int]] | None = None
 
     def follow(self) -> None:
         """Read what is new. Raises `LogUnavailable`."""
@@ -27,21 +27,28 @@ class LedgerFollower:
             if ledger.process == "signals":
                 self._newest[ledger.node] = ledger
 
-    def shares(self) -> Counts:
-        """What was added since the last call, over all partitions; nothing in the first."""
+    def mark(self) -> None:
+        """Count from here on."""
+        self._marked = self._sums()
+
+    def added(self) -> Counts:
+        """What was added since the mark, over all partitions; nothing before the first one."""
+        before = self._marked
+        if before is None:
+            return {}
+        return {
+            kind: {fate: max(0, n - before.get(kind, {}).get(fate, 0)) for fate, n in sums.items()}
+            for kind, sums in self._sums().items()
+        }
+
+    def _sums(self) -> dict[str, dict[str, int]]:
         now: dict[str, dict[str, int]] = {}
         for ledger in self._newest.values():
             for kind, num_read in ledger.read.items():
                 sums = now.setdefault(kind, {})
                 for fate, n in (ledger.outcomes.get(kind, {}) | {"read": num_read}).items():
                     sums[fate] = sums.get(fate, 0) + n
-        before, self._before = self._before, now
-        if before is None:
-            return {}
-        return {
-            kind: {fate: max(0, n - before.get(kind, {}).get(fate, 0)) for fate, n in sums.items()}
-            for kind, sums in now.items()
-        }
+        return now
 
     def close(self) -> None:
         self._reader.close()

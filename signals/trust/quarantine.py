@@ -28,10 +28,17 @@ def placed(
     for finding in findings:
         if not finding.holds or finding.scope == "service":
             continue
-        record = _placed(finding, actor=actor, at=at)
+        record = after(_placed(finding, actor=actor, at=at), known)
         if record.quarantine_id not in new and not _is_known(known, record):
             new[record.quarantine_id] = record
     return list(new.values())
+
+
+def after(record: Quarantine, known: Quarantines) -> Quarantine:
+    """The record, stamped no earlier than the last word about it: clocks of machines differ."""
+    before = known.newest(record.quarantine_id)
+    at = record.at if before is None else max(record.at, before.at)
+    return msgspec.structs.replace(record, at=at)
 
 
 def released(record: Quarantine, *, reason: str, actor: str, at: float) -> Quarantine:

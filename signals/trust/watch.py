@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 MAX_CAUGHT_UP = 24
 OUTAGE_S = 86_400.0
-"""How far back an outage is followed."""
+"""How far back outages are looked for; one that goes on is followed from its beginning."""
+BEFORE_OUTAGE_S = 3_600.0
 SETTLE_S = 5.0
 ACTOR = "detectors"
 logger = logging.getLogger(__name__)
@@ -48,12 +49,18 @@ class Watch:
     """Owns the detectors' memory; one thread calls `look`."""
 
     def __init__(
-        self, settings: Settings, log: EventLog, lake: "Lake", recipe: Recipe, telemetry: Telemetry
+        self,
+        settings: Settings,
+        log: EventLog,
+        lake: "Lake",
+        recipe: Recipe,
+        turns: TurnReader,
+        telemetry: Telemetry,
     ) -> None:
         self._settings, self._log, self._lake, self._recipe = settings, log, lake, recipe
         self._telemetry = telemetry
         self._follower, self._ledgers = QuarantineFollower(log), LedgerFollower(log)
-        self._turns = TurnReader(lake, settings.serving.checkpoint)
+        self._turns = turns
         self._path: Path = settings.path(settings.signals.folder / "detectors.msgpack")
 
     def look(self, now: float) -> bool:
@@ -63,15 +70,22 @@ class Watch:
         self._follower.follow()
         self._ledgers.follow()
         last = (now - self._patience_s()) // window_s * window_s
-        since = max(memory.until, last - MAX_CAUGHT_UP * window_s)
-        if memory.until == 0.0:  # the first start: what was before is nobody's window
-            write_memory(self._path, Memory(until=last))
+        begun = min(-(-memory.until // window_s) * window_s, last)  # whole windows, none to come
+        since = max(begun, last - MAX_CAUGHT_UP * window_s)
+        if memory.until == 0.0 or memory.until > last + window_s:  # a first start, or a clock
+            write_memory(self._path, msgspec.structs.replace(memory, until=last))  # once ahead
         if memory.until == 0.0 or since >= last:
             return False
         findings, memory = self._look_at(memory, since, since + window_s)
         self._place(findings)
         write_memory(self._path, memory)  # a kill before it looks again, and places nothing twice
+        self._ledgers.mark()
         return True
+
+    def skip(self) -> None:
+        """Go past a window that cannot be looked at, so that it does not hold up those behind."""
+        memory, window_s = read_memory(self._path), self._settings.signals.trust.window_s
+        write_memory(self._path, msgspec.structs.replace(memory, until=memory.until + window_s))
 
     def close(self) -> None:
         self._follower.close()
@@ -115,7 +129,12 @@ class Watch:
 
     def _outages(self, until: float) -> list[Finding]:
         """Exactly which scores are in doubt; a day is gone through anew, so that ends are seen."""
-        by_grader = read_scores(self._lake, until - OUTAGE_S, until)
+        going_on = [
+            q.since for q in self._follower.quarantines.open()
+            if q.detector == "grader_outage" and q.until is None
+        ]  # fmt: skip
+        since = min([until - OUTAGE_S, *(begun - BEFORE_OUTAGE_S for begun in going_on)])
+        by_grader = read_scores(self._lake, since, until)
         found = (outage for name, scores in by_grader.items() for outage in outages(name, scores))
         return [outage.finding for outage in found]
 
@@ -143,7 +162,7 @@ class Watch:
         ]
 
     def _ledger(self, found: LakeWindow) -> Mapping[str, Mapping[str, int]]:
-        counted = self._ledgers.shares()
+        counted = self._ledgers.added()
         traces = dict(counted.get("traces", {})) | {"never_closed": found.num_unknown}
         return {**counted, "traces": traces}
 
@@ -152,6 +171,7 @@ class Watch:
             self._telemetry.count("tendril.trust.findings", detector=finding.detector)
             say = logger.warning if finding.holds else logger.info
             say("%s: %s %s: %s", finding.detector, finding.scope, finding.scope_id, finding.why)
+        self._follower.follow()  # a person may have released one while we looked
         known = self._follower.quarantines
         records = placed(findings, known, actor=ACTOR, at=time.time())
         if records:

@@ -2,6 +2,7 @@
 
 import contextlib
 import getpass
+import re
 import sys
 import time
 from datetime import datetime
@@ -12,13 +13,24 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from signals.trust.quarantine import by_hand, released
+from signals.trust.quarantine import after, by_hand, released
 from tendril.log import EventLog, open_log, read_all
 from tendril.quarantine import Quarantines
 from tendril.records import InvalidRecord, Quarantine, QuarantineScope, decode
 from tendril.settings import load_settings
 
 SHOWN_ID_CHARS = 10
+NAMES = {
+    "user": re.compile(r".+/[^/]+", re.DOTALL),
+    "tenant": re.compile(r".+", re.DOTALL),
+    "trace": re.compile(r".+", re.DOTALL),
+    "policy": re.compile(r"0|[1-9][0-9]*"),
+    "grader": re.compile(r".+@.+", re.DOTALL),
+}
+NAMED = {
+    "user": "TENANT/USER_KEY", "tenant": "a name", "trace": "an id",
+    "policy": "a version's number", "grader": "NAME@VERSION",
+}  # fmt: skip
 
 
 class QuarantineRefused(ValueError):
@@ -48,24 +60,23 @@ def place(
     scopes: dict[str, QuarantineScope] = {known: known for known in get_args(QuarantineScope)}
     if scope not in scopes:
         raise QuarantineRefused(f"scope: expected one of {', '.join(scopes)}, got {scope}")
-    if scope == "user" and "/" not in name:
-        raise QuarantineRefused(f"user: expected TENANT/USER_KEY, got {name}")
-    if scope == "policy" and not name.isdecimal():
-        raise QuarantineRefused(f"policy: expected a version's number, got {name}")
+    if not NAMES[scope].fullmatch(name):
+        raise QuarantineRefused(f"{scope}: expected {NAMED[scope]}, got {name!r}")
     if until is not None and until <= since:
         raise QuarantineRefused(f"until: expected a time after {since}, got {until}")
     record = by_hand(
         scopes[scope], name, since=since, until=until, reason=reason, actor=_actor(),
         at=time.time(),
     )  # fmt: skip
-    append(open_log(load_settings(config)), record)
+    log = open_log(load_settings(config))
+    append(log, after(record, read_quarantines(log)))
     print(f"{record.quarantine_id[:SHOWN_ID_CHARS]}: {scope} {name} is out of training")
 
 
 def release(config: Path | None, name: str, *, reason: str) -> None:
     """Release the open one whose id starts with `name`."""
     log = open_log(load_settings(config))
-    found = [q for q in read_quarantines(log).open() if q.quarantine_id.startswith(name)]
+    found = [q for q in read_quarantines(log).open() if name and q.quarantine_id.startswith(name)]
     if len(found) != 1:
         raise QuarantineRefused(
             f"quarantine {name}: expected one open quarantine, got {len(found)} "

@@ -33,7 +33,7 @@ from tendril.lake.delta import (
     write,
 )  # fmt: skip
 from tendril.lake.offsets import is_done
-from tendril.lake.reading import in_partition, of_users, of_users_sql, ordered
+from tendril.lake.reading import in_partition, of_users, of_users_sql, ordered, with_all_columns
 from tendril.lake.results import Compacted, Deleted, LakeUnavailable
 from tendril.lake.schema import table_spec
 
@@ -179,7 +179,7 @@ class Lake:
                 return None
             if version is not None:
                 delta = open_table(self._uri(table), self._options, version) or delta
-            return delta.to_pyarrow_dataset()
+            return with_all_columns(delta.to_pyarrow_dataset(), table_spec(table).schema)
 
     def read(
         self,

@@ -61,3 +61,11 @@ def of_users_sql(user_keys: Collection[str]) -> str:
         f"(user_bucket = {bucket} AND encode(sha256(user_key), 'hex') IN ({', '.join(listed)}))"
         for bucket, listed in sorted(digests.items())
     )
+
+
+def with_all_columns(dataset: ds.Dataset, schema: pa.Schema) -> ds.Dataset:
+    """The dataset with null columns for those that no append has brought yet."""
+    missing = [field for field in schema if field.name not in dataset.schema.names]
+    if not missing:
+        return dataset
+    return dataset.replace_schema(pa.schema([*dataset.schema, *missing]))

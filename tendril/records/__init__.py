@@ -14,6 +14,7 @@ from tendril.records.consent import Consent
 from tendril.records.episode import (
     MATURITIES,
     Episode,
+    Graded,
     Maturity,
     Segment,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "Feedback",
     "FeedbackType",
     "FinishReason",
+    "Graded",
     "InvalidRecord",
     "Lane",
     "Latency",

@@ -48,6 +48,14 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Graded(msgspec.Struct, frozen=True, kw_only=True):
+    """A grader's score that came in for the trace, right or wrong."""
+
+    grader: str
+    """`name@version`."""
+    at: float
+
+
 class Episode(Record, frozen=True, kw_only=True):
     """The traces of one piece of work, closed, with reward. Self-contained for training."""
 
@@ -106,6 +114,7 @@ class Episode(Record, frozen=True, kw_only=True):
     maturity: Maturity = "final"
     previous_maturity: Maturity | None = None
     """Of the last revision that could be trained on before this one."""
+    graded: tuple[Graded, ...] = ()
     quarantine_ids: tuple[str, ...] = ()
     """What holds it back: nobody trains on it. A release makes a new revision without them."""
     group_id: str | None = None

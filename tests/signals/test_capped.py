@@ -49,3 +49,9 @@ def test_what_was_simulated_is_not_capped():
     ])  # fmt: skip
     joiner = Joiner(State(IN_MEMORY), make_reviewer(), trust=TrustSettings())
     assert {e.cap for e in join_all(joiner, records).values()} == {1.0}
+
+
+def test_an_account_that_was_away_for_half_a_year_is_new_again():
+    day = [(DAY_S, "old"), (DAY_S + 300 * DAY_S, "old")]
+    found = _join(day, founding_s=DAY_S)
+    assert [(e.cap, e.capped_by) for e in found] == [(1.0, ""), (0.0, "new_account")]

@@ -1,5 +1,6 @@
 """Quarantines in the joiner: what is held leaves training, and comes back once, by a release."""
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ from signals.decisions import Decided
 from signals.intake import take
 from signals.joiner import Joiner
 from signals.state import State
-from signals.trust.quarantine import by_hand, released
+from signals.trust.quarantine import after, by_hand, released
 from tendril.consent import person_of
 from tendril.log import LogRecord
-from tendril.quarantine import Quarantines, account_id
+from tendril.quarantine import Quarantines, Subject, account_id
 from tendril.records import Consent, Episode, Quarantine, encode
 from tests.builders import make_feedback, make_trace
 from tests.signals.streams import (
@@ -166,3 +167,80 @@ def test_batches_and_restarts_change_no_byte(batch: int, tmp_path: Path):
     whole = run(tmp_path / "whole.db", 1_000)
     assert [len(e.quarantine_ids) for e in whole if e.user_key == "eve"] == [1, 0]
     assert [encode(e) for e in run(tmp_path / "parts.db", batch)] == [encode(e) for e in whole]
+
+
+def test_a_quarantine_that_gets_an_end_frees_what_lies_behind_it():
+    place = _place(1.0)
+    quarantines = _known(place)
+    joiner = _joiner(quarantines)
+    step(joiner, STREAM)
+    step(joiner, [], now=100.0, caught_up=True)
+    take_episodes(joiner)
+    narrowed = msgspec.structs.replace(place, until=5.0, at=150.0)  # t1 was served at 9
+    quarantines.take(narrowed, logged_at=150.0)
+    step(joiner, [], now=200.0, caught_up=True)
+    assert take_episodes(joiner)["t1"].quarantine_ids == ()
+
+
+def test_of_two_outages_of_a_grader_the_second_holds_after_the_first_is_released():
+    first = msgspec.structs.replace(_place(1.0, "grader", "tests@1"), since=40.0)
+    second = by_hand("grader", "tests@1", since=45.0, until=None, reason="r", actor="me", at=1.0)
+    quarantines = _known(first, second)
+    stream = make_records([
+        (10.0, make_trace(trace_id="t1")),
+        (11.0, make_feedback(event_id="g", trace_id="t1", type="grader.scored", grader="tests",
+                             grader_version="1", value=0.5, ingested_at=50.0)),
+    ])  # fmt: skip
+    joiner = _joiner(quarantines)
+    step(joiner, stream)
+    step(joiner, [], now=100.0, caught_up=True)
+    assert len(take_episodes(joiner)["t1"].quarantine_ids) == 2
+    quarantines.take(released(first, reason="r", actor="me", at=150.0), logged_at=150.0)
+    step(joiner, [], now=200.0, caught_up=True)
+    assert take_episodes(joiner) == {}
+    quarantines.take(released(second, reason="r", actor="me", at=250.0), logged_at=250.0)
+    step(joiner, [], now=300.0, caught_up=True)
+    assert take_episodes(joiner)["t1"].quarantine_ids == ()
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_any_score_of_an_outage_holds_whatever_the_events_are_called(order: tuple[str, str]):
+    stream = make_records([
+        (10.0, make_trace(trace_id="t1")),
+        *((11.0, make_feedback(event_id=name, trace_id="t1", type="grader.scored", grader="tests",
+                               grader_version="1", value=0.5, ingested_at=at, client_seq=seq))
+          for name, at, seq in ((order[0], 20.0, 2), (order[1], 50.0, 3))),
+    ])  # fmt: skip
+    outage = msgspec.structs.replace(_place(1.0, "grader", "tests@1"), since=40.0, until=60.0)
+    joiner = _joiner(_known(outage))
+    feed(joiner, stream)
+    episode = take_episodes(joiner)["t1"]
+    assert episode.quarantine_ids == (outage.quarantine_id,)
+    assert _known(outage).of(Subject.of(episode)) == [outage]  # learner and gate find it too
+
+
+def test_a_quarantine_on_somebody_else_changes_no_last_look():
+    stream = [*STREAM[:2]]
+    with_none = _joiner(_known(), lateness_s=50.0)
+    with_one = _joiner(_known(_place(80.0, "user", "acme/nobody")), lateness_s=50.0)
+    for joiner in (with_none, with_one):
+        feed(joiner, stream)
+    found = [[encode(r) for _, _, r in joiner.take_outgoing()] for joiner in (with_none, with_one)]
+    assert found[0] == found[1]
+
+
+def test_a_replacement_stamped_by_a_slow_clock_counts_all_the_same():
+    place = _place(1.0)
+    quarantines = _known(place, released(place, reason="r", actor="me", at=1_100.0))
+    again = after(msgspec.structs.replace(place, at=1_050.0), quarantines)
+    quarantines.take(again, logged_at=1_200.0)
+    assert quarantines.open() == [again]
+
+
+def test_a_state_of_another_version_is_refused_with_the_cure(tmp_path: Path):
+    path = tmp_path / "0.db"
+    State(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version=1")
+    with pytest.raises(ValueError, match="Remove the file to join again"):
+        State(path)

@@ -5,9 +5,13 @@ from pathlib import Path
 import pytest
 
 from signals.episode import build_episode
+from signals.housekeeping import attempt
 from signals.judge import judge
 from signals.recipe import load_recipe
+from signals.trust.memory import Memory, read_memory, write_memory
 from signals.trust.watch import Watch
+from signals.turns import TurnReader
+from tendril.consent import Consents
 from tendril.lake import open_lake
 from tendril.lake.rows import episodes_to_arrow, feedback_to_arrow, traces_to_arrow
 from tendril.log import LogRecord, MemoryLog, read_all
@@ -78,7 +82,9 @@ def _fill(settings: Settings, *, bot: bool) -> None:
 
 
 def _watch(settings: Settings, log: MemoryLog) -> Watch:
-    return Watch(settings, log, open_lake(settings), load_recipe(None), NO_TELEMETRY)
+    lake = open_lake(settings)
+    turns = TurnReader(lake, settings.serving.checkpoint, Consents({}))
+    return Watch(settings, log, lake, load_recipe(None), turns, NO_TELEMETRY)
 
 
 def _on_log(log: MemoryLog) -> list[Quarantine]:
@@ -185,3 +191,38 @@ def test_a_graders_outage_holds_its_scores_from_the_last_good_one_until_it_is_ov
     ended = [q for q in _on_log(log) if q.detector == "grader_outage"][-1]
     assert ended.quarantine_id == begun.quarantine_id
     assert ended.until == NOON + 84 * 60
+
+
+def test_an_error_that_lies_on_the_log_three_times_is_one(settings: Settings):
+    _fill(settings, bot=False)
+    lake, log = open_lake(settings), MemoryLog()
+    event = make_feedback(
+        event_id="g", trace_id="person0-0", user_key="person0", session_id="person0",
+        type="grader.scored", grader="tests", grader_version="1", error="timeout",
+        ingested_at=NOON + 60, client_time=NOON + 60, value=None,
+    )  # fmt: skip
+    places = [LogRecord("feedback", 1, n, "s", b"", NOON) for n in range(3)]
+    lake.append("feedback", feedback_to_arrow([event] * 3, places), {"g": 3})
+    watch = _began(settings, log)
+    assert watch.look(NOON + WINDOW_S + 60)
+    assert [q for q in _on_log(log) if q.scope == "grader"] == []
+
+
+def test_a_clock_that_was_ahead_and_another_window_length_do_not_stop_it(settings: Settings):
+    log = MemoryLog()
+    path = settings.path(settings.signals.folder / "detectors.msgpack")
+    write_memory(path, Memory(until=NOON + 365 * 86_400.0))
+    watch = _watch(settings, log)
+    assert [watch.look(NOON + 60), watch.look(NOON + WINDOW_S + 60)] == [False, True]
+    write_memory(path, Memory(until=NOON + WINDOW_S / 2))  # from windows of half an hour
+    assert watch.look(NOON + WINDOW_S + 60) is False
+    assert watch.look(NOON + 2 * WINDOW_S + 60) is True
+    assert read_memory(path).until == NOON + 2 * WINDOW_S
+
+
+def test_what_a_chore_cannot_do_keeps_no_other_from_its_turn():
+    def fails() -> None:
+        raise RuntimeError("a window that cannot be read")
+
+    assert attempt(fails) is None
+    assert attempt(lambda: "done") == "done"
