@@ -11,7 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.access import FEEDBACK_PATHS
-from serving.api.errors import Refused
+from serving.api.errors import Refused, not_found
 from serving.context import ServedRequest, operation, served_request
 from serving.feedback.tokens import TraceScope
 from serving.identity import APPLICATION_PATHS, identify
@@ -51,7 +51,7 @@ class Door:
                 await self._app(scope, receive, send)
                 return
             else:  # an engine's own server has routes that are nobody else's business
-                raise Refused(404, "http_error", f"{scope['method']} {path[:80]}: Not Found")
+                raise not_found(f"{scope['method']} {path[:80]}", path)
         except Refused as refused:
             await refused.response()(scope, receive, send)
             return

@@ -1,6 +1,6 @@
 """What a validation library says, in the words of this project: what was expected, what came."""
 
-PREFIXES = {"Value error, ": "", "Input should be ": "expected ", "Input should have": "expected"}
+PREFIXES = {"Value error, ": "", "Input should be ": "expected "}
 
 
 def plain(message: str) -> str:

@@ -2,15 +2,18 @@
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.types import ASGIApp
 
 from serving.api import chat, completions, errors
 from serving.cors import add_cors
 from serving.door import Door
 from serving.feedback import routes as feedback
+from serving.identity import APPLICATION_PATHS
 from serving.node import ServingNode
 from tendril import __version__
+
+TORCH_PATHS = frozenset({"/v1/completions", "/v1/chat/completions"})
 
 
 def create_app(node: ServingNode, engine_app: ASGIApp | None = None) -> FastAPI:
@@ -28,6 +31,8 @@ def create_app(node: ServingNode, engine_app: ASGIApp | None = None) -> FastAPI:
     if engine_app is None:
         app.include_router(completions.router)
         app.include_router(chat.router)
+        for path in sorted(APPLICATION_PATHS - TORCH_PATHS):
+            app.add_api_route(path, _only_vllm, methods=["POST"], include_in_schema=False)
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -53,3 +58,8 @@ def create_app(node: ServingNode, engine_app: ASGIApp | None = None) -> FastAPI:
     if engine_app is not None:
         app.mount("/", engine_app)
     return app
+
+
+async def _only_vllm(request: Request) -> None:
+    asked = f"{request.method} {request.url.path}"
+    raise errors.Refused(404, "http_error", f'{asked}: only with serving.engine = "vllm"')

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serving.engine import EngineBusy
 from serving.spool import SpoolFull
 from tendril.log import LogUnavailable
+from tendril.words import plain
 
 TYPES = {
     400: "invalid_request_error",
@@ -71,8 +72,16 @@ def invalid(errors: Sequence[ErrorDetails]) -> Refused:
         return Refused(400, error["type"], message)
     got = "" if error["type"] == "missing" else f", got {error['input']!r:.80}"
     return Refused(
-        400, error["type"], f"{where or 'body'}: {error['msg']}{got}", param=where or None
+        400, error["type"], f"{where or 'body'}: {plain(error['msg'])}{got}", param=where or None
     )
+
+
+def not_found(asked: str, path: str) -> Refused:
+    """The refusal of a path that is not there; a client's base URL often lacks its end."""
+    hint = (
+        "" if path.startswith("/v1/") else "; paths begin with /v1 (base URL: http://HOST:PORT/v1)"
+    )
+    return Refused(404, "http_error", f"{asked}: Not Found{hint}")
 
 
 def too_large(max_bytes: int, declared: str = "") -> Refused:
@@ -102,13 +111,21 @@ def install(app: FastAPI) -> None:
         return error.response()
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
-        return invalid(error.errors()).response()
+    async def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
+        errors = error.errors()
+        if any(isinstance(found["input"], bytes) for found in errors):  # not even read as JSON
+            given = request.headers.get("content-type", "none")
+            message = f"expected content-type application/json, got {given:.80}"
+            return Refused(400, "content_type", message, param="content-type").response()
+        return invalid(errors).response()
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
-        asked = f"{request.method} {request.url.path}"
+        path = request.url.path
+        asked = f"{request.method} {path}"
         refusal = Refused(error.status_code, "http_error", f"{asked}: {error.detail}")
+        if error.status_code == 404:
+            refusal = not_found(asked, path)
         response = refusal.response()
         response.headers.update(error.headers or {})
         return response

@@ -66,7 +66,8 @@ def event_of(raw: dict[str, Any]) -> Event:
     event_type = EVENT_BY_TYPE.get(name) if isinstance(name, str) else None
     if event_type is None:
         got = shown(name) if "type" in raw else "none"
-        message = f"type: expected an event type (see /v1/feedback/schema), got {got}"
+        types = ", ".join(EVENT_BY_TYPE)
+        message = f"type: expected an event type among {types} (/v1/feedback/schema), got {got}"
         raise Refused(400, "unknown_event_type", message, param="type")
     return validated(event_type, raw, of=f"'{name}'")
 

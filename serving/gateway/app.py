@@ -10,7 +10,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from serving.access import FEEDBACK_PATHS, key_of, lane_of
-from serving.api.errors import Refused
+from serving.api.errors import Refused, not_found
 from serving.gateway.body import (
     ClientGone,
     identity_of,
@@ -165,7 +165,7 @@ def _check_target(scope: Scope) -> None:
     spelt_plainly = path.startswith(PUBLIC) and scope["raw_path"].startswith(PUBLIC.encode())
     hidden = any(segment in (".", "..") for segment in segments) or "" in segments[:-1]
     if not spelt_plainly or hidden or "\\" in path or not path.isprintable():
-        raise Refused(404, "http_error", f"{scope['method']} {path[:80]!r}: Not Found")
+        raise not_found(f"{scope['method']} {path[:80]!r}", path)
     if scope["method"] not in METHODS:
         raise Refused(405, "http_error", f"{scope['method']} {path[:80]!r}: Method Not Allowed")
 

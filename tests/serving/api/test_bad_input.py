@@ -148,12 +148,27 @@ def test_numbers_that_are_none_are_refused(server: LiveServer, field: str, numbe
     assert_refused(server.http.post("/v1/completions", content=content, headers=headers), 400)
 
 
-def test_a_wrong_content_type_is_refused(server: LiveServer) -> None:
+def test_a_wrong_content_type_is_named_and_the_body_is_not_repeated(server: LiveServer) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", "nonsense"):
         response = server.http.post(
             "/v1/completions", content=b'{"model":"tendril"}', headers={"content-type": kind}
         )
-        assert_refused(response, 400)
+        assert_refused(response, 400, f"expected content-type application/json, got {kind}")
+        assert "model" not in response.text
+    response = server.http.post("/v1/completions", content=b"{}")
+    assert_refused(response, 400, "expected content-type application/json, got none")
+
+
+def test_no_word_of_the_validation_library_reaches_a_client(server: LiveServer) -> None:
+    wrong: dict[str, Any] = {
+        "presence_penalty": 1, "stream_options": {}, "n": "x", "max_tokens": 0,
+    }  # fmt: skip
+    for field, value in wrong.items():
+        body = {"model": "tendril", "prompt": "a", field: value}
+        message = post_json(server, "/v1/completions", body).json()["error"]["message"]
+        assert "Value error" not in message
+        assert "Input should" not in message
+        assert message.startswith(f"{field}: ")
 
 
 def test_keys_are_asked_for(server: LiveServer) -> None:
@@ -171,6 +186,9 @@ def test_keys_are_asked_for(server: LiveServer) -> None:
 
 def test_unknown_routes_and_methods_are_named(server: LiveServer) -> None:
     assert_refused(server.http.get("/v2/nothing"), 404, "GET /v2/nothing")
+    assert_refused(server.http.post("/completions"), 404, "Not Found; paths begin with /v1")
+    for path in ("/v1/responses", "/v1/messages"):
+        assert_refused(server.http.post(path, json={}), 404, 'only with serving.engine = "vllm"')
     response = server.http.get("/v1/completions")
     assert_refused(response, 405, "GET /v1/completions")
     assert response.headers["allow"] == "POST"
