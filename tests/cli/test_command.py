@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -188,6 +189,23 @@ def _free_ports() -> dict[str, str]:
     return {f"TENDRIL_{name}": port for name, port in zip(names, ports, strict=True)}
 
 
+def _follow_readme(folder: Path, port: str) -> None:
+    """Its blocks for curl and for the OpenAI client, on this workspace and this port."""
+    text = (PROJECT / "README.md").read_text().replace("8000", port).replace(".tendril/", "w/")
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    [shell] = [block for _, block in blocks if "report 1" in block]
+    [python] = [block for language, block in blocks if language == "python"]
+    for command in (["bash", "-c", shell], [sys.executable, "-c", python]):
+        ended = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False, timeout=30
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
+        if command[0] == "bash":
+            assert ended.stdout.count('"status":"accepted"') == 2
+        else:
+            assert "/v1/feedback?token=" in ended.stdout
+
+
 @pytest.mark.slow
 def test_up_runs_until_down_and_refuses_a_second_one(tmp_path: Path) -> None:
     variables = _free_ports() | {"TENDRIL_WORKSPACE": str(tmp_path / "w")}
@@ -211,6 +229,7 @@ def test_up_runs_until_down_and_refuses_a_second_one(tmp_path: Path) -> None:
         key = (tmp_path / "w/api_key").read_text()
         models = httpx.get(f"{api}/models", headers={"authorization": f"Bearer {key}"})
         assert models.json()["data"][0]["id"] == "tendril"
+        _follow_readme(tmp_path, variables["TENDRIL_GATEWAY__PORT"])
         down = _tendril(tmp_path, "down", **variables)
         assert (down.returncode, down.stderr) == (0, "")
         assert up.wait(30) in (0, -signal.SIGTERM)
