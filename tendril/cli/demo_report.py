@@ -230,7 +230,8 @@ def _loop_lines(report: dict[str, Any]) -> list[str]:
     versions, delta, requests = report["versions"], report["delta"], report["requests"]
     events = report["events"]
     pause, delay = report["swap_pause_ms"], report["feedback_to_served_s"]
-    ratio = f"{delta['ratio_median']:.1f}x smaller than" if delta["ratio_median"] else "none yet of"
+    size = f"{delta['full_bytes'] / 1e6:.1f} MB"
+    ratio = delta["ratio_median"]
     return [
         f"versions   {versions['published']} published, {versions['shipped']} shipped, "
         f"{versions['held']} held, {versions['rolled_back']} rolled back",
@@ -238,7 +239,7 @@ def _loop_lines(report: dict[str, Any]) -> list[str]:
         f"after {report['first_suggestion_s']:.0f} s",
         f"events     {events['acknowledged']} of users, {events['refused']} refused",
         f"swaps      {_measured(pause, 'p50', 'p99', 1, 'ms held')}",
-        f"deltas     {ratio} the weights ({delta['full_bytes'] / 1e6:.1f} MB)",
+        f"deltas     {f'{ratio:.1f}x smaller than the weights ({size})' if ratio else 'none'}",
         f"feedback   {_measured(delay, 'p50', 'p90', 0, 's until served (all trained on)')}",
         f"ledger     {'balanced' if report['ledger']['balanced'] else 'NOT BALANCED'}",
     ]

@@ -197,7 +197,7 @@ def _shipping(snapshot: LoopSnapshot) -> RenderableType:
     return Text.assemble(
         f"{counts.shipped} shipped, {counts.held} held, {counts.rolled_back} rolled back",
         ("   delta ", "dim"),
-        f"{_number(ratio.p50, 1)}x smaller",
+        NONE if ratio.p50 is None else f"{ratio.p50:.1f}x smaller",
         ("\nswap pause p50 ", "dim"),
         f"{_number(pause.p50, 1)} ms",
         (", p99 ", "dim"),
