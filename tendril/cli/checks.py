@@ -13,6 +13,9 @@ from tendril.files import write_whole
 from tendril.model_folder import PUBLISHED_DTYPE, TOKENIZER_FILE, WEIGHTS_FILE, missing_files
 from tendril.settings import InvalidSettings, Settings
 
+NEEDED = {"config.json": "model_type", TOKENIZER_FILE: "model"}
+"""Without them the files are JSON, but of something else."""
+
 
 class Finding(NamedTuple):
     """One thing that was looked at; `cure` is empty where it is well."""
@@ -49,11 +52,13 @@ def checkpoint_fault(folder: Path) -> str | None:
     """What keeps `folder` from being a version, None for nothing; reads no weights."""
     if missing := missing_files(folder):
         return f"missing {', '.join(missing)}"
-    for name in ("config.json", TOKENIZER_FILE):
+    for name, key in NEEDED.items():
         try:
-            json.loads((folder / name).read_bytes())
+            content = json.loads((folder / name).read_bytes())
         except ValueError:
             return f"{name} is not JSON"
+        if not isinstance(content, dict) or key not in content:
+            return f"{name} names no {key}"
     try:
         with safe_open(folder / WEIGHTS_FILE, framework="numpy") as weights:
             dtypes = {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118

@@ -76,6 +76,9 @@ def test_files_that_are_no_model_are_found_without_loading_it(model: Path) -> No
     weights.write_bytes(whole)
     (model / "config.json").write_text("{")
     assert checkpoint_fault(model) == "config.json is not JSON"
+    for other in ("{}", "[]", '"model_type"'):
+        (model / "config.json").write_text(other)
+        assert checkpoint_fault(model) == "config.json names no model_type"
 
 
 def test_a_dtype_that_no_version_is_published_in_is_refused_with_the_cure(model: Path) -> None:
