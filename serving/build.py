@@ -12,7 +12,7 @@ from serving.engine import Engine
 from serving.feedback.tokens import FeedbackTokens
 from serving.keys import key_ring, node_secret
 from serving.node import ServingNode
-from serving.recorder import Decision, Recorder
+from serving.recorder import Decision, Recorder, as_agreed
 from serving.sessions import SessionIndex
 from serving.spool import Spool
 from serving.text import TextCodec
@@ -95,6 +95,7 @@ def build_node(
     sessions = SessionIndex()
 
     def record(trace: Trace, decision: Decision) -> None:
+        trace = as_agreed(trace, consents.consents)
         spool.put(trace.session_id, trace)
         remember(sessions, decision.request, decision.text.text, trace.trace_id)
         report(reporting, trace)

@@ -62,6 +62,8 @@ class ServingNode:
             raise Refused(
                 503, "log_unavailable", f"{self.spool.depth} records wait for the log", retry_s=5
             )
+        if self.spool.is_refusing:
+            raise Refused(503, "log_unavailable", "the disk takes no records", retry_s=5)
 
     def admit(self, lane: Lane) -> None:
         """Raises `Refused`, counted: 503 where the node is not ready, 429 when it is full."""

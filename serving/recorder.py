@@ -15,6 +15,7 @@ from serving.context import ServedRequest
 from serving.engine import Engine, EngineBusy, EngineRequest, SampledToken
 from serving.spool import SpoolFull
 from serving.text import SampledText, TextCodec
+from tendril.consent import Consents
 from tendril.log import LogUnavailable
 from tendril.records import (
     Exploration,
@@ -207,6 +208,19 @@ def _trace(decision: Decision, tokenizer_digest: str) -> Trace:
             else "no_tokens"
         ),
     )
+
+
+def as_agreed(trace: Trace, consents: Consents) -> Trace:
+    """The trace as its user wants it now: a reply may stream for minutes, a no counts at once."""
+    if not (trace.train_consent or trace.content_consent):
+        return trace
+    who = trace.tenant, trace.user_key
+    trains = consents.trains_now(*who, asked=trace.train_consent)
+    keeps = consents.allows_content(*who, asked=trace.content_consent)
+    if (trains, keeps) == (trace.train_consent, trace.content_consent):
+        return trace
+    trace = msgspec.structs.replace(trace, train_consent=trains, content_consent=keeps)
+    return trace if trains or keeps else without_content(trace)
 
 
 def without_content(trace: Trace) -> Trace:

@@ -11,6 +11,7 @@ import logging
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -60,9 +61,12 @@ class Spool:
         self._db = connect(path)
         with self._guarded():
             self._db.executescript(SCHEMA)
+            depth: int = self._db.execute("SELECT COUNT(*) FROM spool").fetchone()[0]
+        self._depth = depth
         self._arrived = threading.Event()
         self._closed = threading.Event()
-        self._depth: int = self._db.execute("SELECT COUNT(*) FROM spool").fetchone()[0]
+        self._is_refusing = False
+        self._uncounted: Counter[tuple[str, str]] = Counter()
         self._thread = threading.Thread(target=self._drain, name="spool", daemon=True)
         self._thread.start()
 
@@ -89,6 +93,11 @@ class Spool:
         except SpoolFull:
             self.refuse(record.TOPIC, "spool full")
             raise
+        except LogUnavailable:
+            self._is_refusing = True
+            self._uncounted[record.TOPIC, "refused: disk"] += 1
+            raise
+        self._is_refusing = False
         self._arrived.set()
         return is_new
 
@@ -139,6 +148,19 @@ class Spool:
         """Whether the next record would be refused."""
         return self._depth >= self._max_records
 
+    @property
+    def is_refusing(self) -> bool:
+        """Whether the disk took no record the last time; it is tried again every second."""
+        return self._is_refusing
+
+    def _try_disk(self) -> None:
+        """Write down what could not be counted; where that works, records are taken again."""
+        with contextlib.suppress(LogUnavailable), self._guarded(), transaction(self._db) as db:
+            for (topic, what), count in self._uncounted.items():
+                self._add(db, topic, what, count)
+            self._uncounted.clear()
+            self._is_refusing = False
+
     def forget_seen(self, before: float) -> None:
         """Drop event ids older than `before`: their tokens have expired, so none can return."""
         with self._guarded(), transaction(self._db) as db:
@@ -167,6 +189,12 @@ class Spool:
                 log.warning("the event log is away, %d records wait: %s", self._depth, error)
                 moved = False
                 self._closed.wait(RETRY_S)
+            except Exception:  # the thread's outermost loop: a dead one would hold all records back
+                log.exception("%d records wait", self._depth)
+                moved = False
+                self._closed.wait(RETRY_S)
+            if self._is_refusing:
+                self._try_disk()
             if not moved and self._closed.is_set():
                 return
             if not moved:
@@ -183,7 +211,9 @@ class Spool:
             ).fetchall()
         if not rows:
             return False
-        self._event_log.append([(key, _readable(topic, value)) for _, topic, key, value in rows])
+        self._event_log.append(
+            [(str(key), _readable(topic, value)) for _, topic, key, value in rows]
+        )
         with self._guarded():
             with transaction(self._db) as db:
                 db.execute("DELETE FROM spool WHERE position<=?", (rows[-1][0],))
@@ -206,6 +236,8 @@ class Spool:
 def _readable(topic: str, value: bytes) -> Record:
     """The record, or a dead letter: one that nobody can read must not hold up those behind it."""
     try:
+        if topic not in TYPE_BY_TOPIC:
+            raise InvalidRecord(f"no topic {topic!r}: the row is damaged")
         return decode(TYPE_BY_TOPIC[topic], value)
     except InvalidRecord as error:
-        return DeadLetter(topic=topic, reason=str(error), value=value, at=time.time())
+        return DeadLetter(topic=str(topic), reason=str(error), value=value, at=time.time())

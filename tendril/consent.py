@@ -90,9 +90,13 @@ class Consents:
     def __init__(self, tenants: Mapping[str, TenantConsent]) -> None:
         self._tenants = tenants
         self._changes: dict[str, tuple[Change, ...]] = {}
+        self._added: set[Consent] = set()
 
     def add(self, consent: Consent, at: float) -> None:
-        """The next change in log order; a repeat changes nothing."""
+        """The next change in log order; a repeat changes nothing, also where a later one came."""
+        if consent in self._added:
+            return
+        self._added.add(consent)
         change = Change(at, consent.train, consent.content, consent.deleted)
         self._changes[consent.person] = (*self._changes.get(consent.person, ()), change)
 

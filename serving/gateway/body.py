@@ -33,6 +33,7 @@ class Asked(msgspec.Struct, frozen=True):
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
     n: Any = None
+    prompt: Any = None
 
 
 class Reported(msgspec.Struct, frozen=True):
@@ -102,9 +103,21 @@ def identity_of(asked: Asked, user_header: bytes, session_header: bytes) -> Iden
 def tokens_at_most(body: bytes, asked: Asked) -> int:
     """Roughly the most tokens a request can cost, prompt and replies."""
     limits = (asked.max_tokens, asked.max_completion_tokens, asked.max_output_tokens)
-    stated = [limit for limit in limits if isinstance(limit, int) and 0 < limit < 2**31]
-    num_replies = asked.n if isinstance(asked.n, int) and 0 < asked.n < 2**16 else 1
+    stated = [number for limit in limits if (number := _number(limit, 2**31))]
+    prompts = asked.prompt if isinstance(asked.prompt, list) else []
+    num_prompts = sum(isinstance(prompt, str | list) for prompt in prompts)  # else token ids
+    num_replies = (_number(asked.n, 2**16) or 1) * max(1, num_prompts)
     return len(body) // BYTES_A_TOKEN + num_replies * max(stated, default=DEFAULT_REPLY_TOKENS)
+
+
+def _number(value: object, limit: int) -> int | None:
+    """A whole number from 1 on, also where it is written as text or with a point: a replica may
+    take it so."""
+    try:
+        number = int(float(value)) if isinstance(value, int | float | str) else 0
+    except (ValueError, OverflowError):
+        return None
+    return number if 0 < number < limit else None
 
 
 def reported_request(body: bytes, query: bytes) -> str:

@@ -14,9 +14,9 @@ from serving.api.app import create_app
 from serving.build import build_node
 from serving.node import ServingNode
 from serving.process import follow_consents
-from serving.recorder import without_content
+from serving.recorder import as_agreed, without_content
 from serving.text import TextCodec
-from tendril.consent import person_of
+from tendril.consent import Consents, person_of
 from tendril.log import SqliteLog
 from tendril.records import Consent, Feedback, Record, Trace, decode
 from tests.builders import make_trace
@@ -174,3 +174,22 @@ def found_in(folder: Path, needles: list[bytes]) -> list[tuple[str, bytes]]:
 def test_a_trace_without_content_is_still_a_trace() -> None:
     bare = without_content(make_trace())
     assert decode(Trace, msgspec.msgpack.encode(bare)) == bare
+
+
+def test_a_no_while_a_reply_streams_counts_for_that_reply() -> None:
+    trace, consents = make_trace(content_consent=True), Consents({})
+    assert as_agreed(trace, consents) == trace
+    no = Consent(person=person_of(trace.tenant, trace.user_key), train=False, content=False, at=1.0)
+    consents.add(no, 1.0)
+    bare = as_agreed(trace, consents)
+    assert (bare.train_consent, bare.content_consent) == (False, False)
+    assert bare.completion_token_ids == ()
+
+
+def test_a_yes_that_comes_back_from_the_log_does_not_undo_the_no_behind_it() -> None:
+    consents, person = Consents({}), person_of("acme", "ann")
+    yes = Consent(person=person, train=True, at=1.0)
+    no = Consent(person=person, train=False, at=2.0)
+    for consent, at in ((yes, 1.0), (no, 2.0), (yes, 2.5), (no, 2.6)):
+        consents.add(consent, at)
+    assert consents.trains_now("acme", "ann", asked=True) is False

@@ -178,9 +178,13 @@ def test_a_full_disk_refuses_and_what_was_accepted_stays(
         fill()
     assert spool.depth == accepted > 0
     assert spool.ledger(0.0).outcomes["traces"] == {"logged": 0, "spooled": accepted}
+    assert spool.is_refusing  # the node says that it is not ready
     event_log.away.clear()
     eventually(lambda: spool.depth == 0)
     assert len(trace_ids(event_log)) == accepted
+    eventually(lambda: not spool.is_refusing)
+    assert spool.ledger(0.0).outcomes["traces"]["refused: disk"] == 1
+    assert spool.ledger(0.0).balanced
     spool.close()
 
 

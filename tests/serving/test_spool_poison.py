@@ -34,3 +34,22 @@ def test_an_unreadable_record_becomes_a_dead_letter(tmp_path: Path) -> None:
     assert (letter.topic, letter.value) == (Trace.TOPIC, b"\xc1")
     assert spool.ledger(0.0).balanced
     spool.close()
+
+
+def test_a_row_of_no_topic_becomes_one_too(tmp_path: Path) -> None:
+    log = ShakyLog()
+    log.away.set()
+    spool = Spool(tmp_path / "spool.db", log, max_records=5)
+    for name in ("a", "b"):
+        spool.put("s", make_trace(trace_id=name))
+    spool.close()
+    with sqlite3.connect(tmp_path / "spool.db") as db:
+        db.execute("UPDATE spool SET topic='tracez' WHERE position=1")
+    db.close()
+    log.away.clear()
+    spool = Spool(tmp_path / "spool.db", log, max_records=5)
+    eventually(lambda: spool.depth == 0)
+    assert trace_ids(log) == ["b"]
+    [letter] = _letters(log)
+    assert letter.topic == "tracez"
+    spool.close()

@@ -99,6 +99,10 @@ def test_who_asks(
         ({"max_completion_tokens": 20, "max_tokens": 10, "n": 3}, 60),
         ({"max_tokens": "many", "n": -4}, 256),
         ({"max_tokens": True}, 1),
+        ({"max_tokens": "900", "n": "8"}, 7_200),
+        ({"max_tokens": 10, "prompt": ["a", "b", "c"]}, 30),
+        ({"max_tokens": 10, "prompt": [[5, 6], [7]]}, 20),
+        ({"max_tokens": 10, "prompt": [5, 6, 7]}, 10),
     ],
 )
 def test_tokens_are_counted_before_they_are_spent(limits: dict[str, Any], expected: int) -> None:
