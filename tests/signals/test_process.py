@@ -111,7 +111,7 @@ def test_a_bot_leaves_training_before_its_window_ends(tmp_path: Path):
     """The whole way: log, lake, detector, quarantine on the log, flagged episode."""
     trust = TrustSettings(window_s=4.0, max_user_events=0)
     signals = SignalsSettings(
-        feedback_window_s=30.0, revise_after_s=(0.5,), lateness_s=0.0, trust=trust
+        feedback_window_s=45.0, revise_after_s=(0.5,), lateness_s=0.0, trust=trust
     )
     settings = Settings(
         workspace=tmp_path, signals=signals, lake=LakeSettings(commit_interval_s=0.5)
@@ -122,7 +122,7 @@ def test_a_bot_leaves_training_before_its_window_ends(tmp_path: Path):
     time.sleep(8.0)  # the first start remembers where its windows begin
     for user in ("bot", "ada"):
         log.append([(user, record) for n in range(30) for record in _decided(user, n, time.time())])
-    found = read_until(log, Quarantine, lambda q: True, wait_s=30.0)
+    found = read_until(log, Quarantine, lambda q: True, wait_s=40.0)
     assert (found.detector, found.scope_id) == ("bots", account_id(make_trace().tenant, "bot"))
     held = read_until(log, Episode, lambda e: e.maturity == "final" and e.user_key == "bot")
     free = read_until(log, Episode, lambda e: e.maturity == "final" and e.user_key == "ada")
@@ -152,7 +152,7 @@ def _decided(user: str, n: int, now: float) -> list[Record]:
 
 
 def read_until(
-    log: SqliteLog, record_type: type[R], is_it: Callable[[R], bool], wait_s: float = 60.0
+    log: SqliteLog, record_type: type[R], is_it: Callable[[R], bool], wait_s: float = 90.0
 ) -> R:
     """The first of that type that is it."""
     reader, until = log.reader(None, [record_type.TOPIC]), time.monotonic() + wait_s
