@@ -89,7 +89,7 @@ class Consents:
 
     def __init__(self, tenants: Mapping[str, TenantConsent]) -> None:
         self._tenants = tenants
-        self._changes: dict[str, tuple[Change, ...]] = {}
+        self._changes: dict[str, list[Change]] = {}
         self._added: set[Consent] = set()
 
     def add(self, consent: Consent, at: float) -> None:
@@ -98,7 +98,7 @@ class Consents:
             return
         self._added.add(consent)
         change = Change(at, consent.train, consent.content, consent.deleted)
-        self._changes[consent.person] = (*self._changes.get(consent.person, ()), change)
+        self._changes.setdefault(consent.person, []).append(change)
 
     def allows_training(
         self, tenant: str, user_key: str, *, made_at: float, as_of: float = math.inf
