@@ -34,8 +34,9 @@ def person_of(tenant: str, user_key: str) -> str:
 def consent_of(event: Feedback) -> Consent | None:
     """The decision that an event reports; None for events of other kinds."""
     person = person_of(event.tenant, event.user_key)
+    said_at = min(event.client_time, event.ingested_at)
     if event.type == "user.deletion_requested":
-        return Consent(person=person, deleted=True, at=event.ingested_at)
+        return Consent(person=person, deleted=True, at=said_at)
     if event.type != "consent.changed":
         return None
     return Consent(
@@ -43,8 +44,13 @@ def consent_of(event: Feedback) -> Consent | None:
         train=event.train_consent,
         content=event.content_consent,
         consent_version=event.consent_version,
-        at=event.ingested_at,
+        at=said_at,
     )
+
+
+def says_no(consent: Consent) -> bool:
+    """To anything."""
+    return consent.deleted or consent.train is False or consent.content is False
 
 
 def may_train(
@@ -91,12 +97,18 @@ class Consents:
         self._tenants = tenants
         self._changes: dict[str, list[Change]] = {}
         self._added: set[Consent] = set()
+        self._newest_no: dict[str, float] = {}
 
     def add(self, consent: Consent, at: float) -> None:
         """The next change in log order; a repeat changes nothing, also where a later one came."""
         if consent in self._added:
             return
         self._added.add(consent)
+        if says_no(consent):
+            newest = self._newest_no.get(consent.person, -math.inf)
+            self._newest_no[consent.person] = max(newest, consent.at)
+        elif consent.at < self._newest_no.get(consent.person, -math.inf):
+            return  # an old yes that was delivered late
         change = Change(at, consent.train, consent.content, consent.deleted)
         self._changes.setdefault(consent.person, []).append(change)
 

@@ -127,6 +127,8 @@ def _put(node: ServingNode, event: Event, scope: TraceScope) -> dict[str, Any]:
         also=() if consent is None else ((consent.person, consent),),
     )
     if consent is not None and is_new:
-        node.consents.consents.add(consent, consent.at)  # here at once; elsewhere by the log
+        node.consents.consents.add(
+            consent, record.ingested_at
+        )  # here at once; elsewhere by the log
     node.telemetry.count("tendril.serving.feedback", type=event.type, new=is_new)
     return {"event_id": event.event_id, "status": "accepted" if is_new else "duplicate"}

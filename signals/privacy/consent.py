@@ -4,14 +4,14 @@ import math
 import sqlite3
 from collections.abc import Mapping
 
-from tendril.consent import Change, may_keep_content, may_train, person_of
+from tendril.consent import Change, may_keep_content, may_train, person_of, says_no
 from tendril.records import Consent
 from tendril.settings import TenantConsent
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS consents (
     person TEXT NOT NULL, seq INTEGER NOT NULL, at REAL NOT NULL, train INTEGER, content INTEGER,
-    deleted INTEGER NOT NULL, PRIMARY KEY (person, seq)) WITHOUT ROWID;
+    deleted INTEGER NOT NULL, said_at REAL NOT NULL, PRIMARY KEY (person, seq)) WITHOUT ROWID;
 """
 NO_SETTING = TenantConsent()
 
@@ -24,11 +24,26 @@ class ConsentTable:
         self._db, self._tenants = db, tenants
 
     def change(self, consent: Consent, *, offset: int, at: float) -> None:
-        """The record of the `consents` topic at `offset`, logged `at`; a repeat does nothing."""
+        """The record of the `consents` topic at `offset`, logged `at`; a repeat does nothing, also
+        where it lies on the log twice with another decision between."""
+        if not says_no(consent) and consent.at < self._newest_no(consent.person):
+            return  # an old yes that was delivered late
+        said = (consent.train, consent.content, consent.deleted, consent.at)
         self._db.execute(
-            "INSERT OR IGNORE INTO consents VALUES (?,?,?,?,?,?)",
-            (consent.person, offset, at, consent.train, consent.content, consent.deleted),
+            "INSERT OR IGNORE INTO consents SELECT ?,?,?,?,?,?,? WHERE NOT EXISTS ("
+            "SELECT 1 FROM consents WHERE person=? AND train IS ? AND content IS ? "
+            "AND deleted=? AND said_at=?)",
+            (consent.person, offset, at, *said, consent.person, *said),
         )
+
+    def _newest_no(self, person: str) -> float:
+        """When the newest no of a person was said."""
+        [(at,)] = self._db.execute(
+            "SELECT MAX(said_at) FROM consents WHERE person=? "
+            "AND (deleted OR train = 0 OR content = 0)",
+            (person,),
+        )
+        return -math.inf if at is None else float(at)
 
     def say_something(self) -> bool:
         """Whether anybody has decided anything; if not, each trace's own flag is all there is."""

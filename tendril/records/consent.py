@@ -20,4 +20,5 @@ class Consent(Record, frozen=True, kw_only=True):
     """All that was logged before is to be forgotten; nothing is learned until they agree again."""
     consent_version: str | None = None
     at: float
-    """When it was received; the log's time decides."""
+    """When it was said, by the client's clock, or received where that is earlier. The log's time
+    decides what holds when; a yes said before a no that is known already counts for nothing."""

@@ -80,7 +80,7 @@ def test_only_events_about_consent_become_decisions() -> None:
     assert consent_of(make_feedback()) is None
     event = make_feedback(type="consent.changed", trace_id=None, train_consent=False)
     assert consent_of(event) == Consent(
-        person=person_of("acme", "u1"), train=False, at=event.ingested_at
+        person=person_of("acme", "u1"), train=False, at=event.client_time
     )
     wish = make_feedback(type="user.deletion_requested", trace_id=None)
     found = consent_of(wish)
@@ -113,17 +113,23 @@ flags = st.sampled_from([None, True, False])
     st.builds(TenantConsent, train=flags, content=flags),
     times,
     st.one_of(times, st.just(math.inf)),
+    st.lists(times, min_size=6, max_size=6),
 )
 def test_the_durable_fold_decides_as_the_one_in_memory(
-    changes: list[Change], tenant: TenantConsent, made_at: float, as_of: float
+    changes: list[Change],
+    tenant: TenantConsent,
+    made_at: float,
+    as_of: float,
+    said_at: list[float],
 ) -> None:
+    """Whenever they were said, repeats and old ones delivered late included."""
     changes = sorted(changes, key=lambda c: c.at)  # a log's times only grow
     db = sqlite3.connect(":memory:")
     db.executescript(SCHEMA)
     table, memory = ConsentTable(db, {"acme": tenant}), Consents({"acme": tenant})
     for offset, c in enumerate(changes):
         consent = Consent(person=person_of("acme", "u"), train=c.train, content=c.content,
-                          deleted=c.deleted, at=0.0)  # fmt: skip
+                          deleted=c.deleted, at=said_at[offset])  # fmt: skip
         memory.add(consent, c.at)
         for _ in range(2):  # a repeat after a crash
             table.change(consent, offset=offset, at=c.at)
@@ -135,3 +141,13 @@ def test_the_durable_fold_decides_as_the_one_in_memory(
         "acme", "u", asked=True
     )
     db.close()
+
+
+def test_an_old_yes_that_is_delivered_late_does_not_undo_a_newer_no() -> None:
+    """A client's offline queue, or a retry after its id was forgotten."""
+    consents, person = Consents({}), person_of("acme", "ann")
+    consents.add(Consent(person=person, train=False, at=100.0), 101.0)
+    consents.add(Consent(person=person, train=True, at=50.0), 200.0)
+    assert consents.trains_now("acme", "ann", asked=True) is False
+    consents.add(Consent(person=person, train=True, at=300.0), 301.0)
+    assert consents.trains_now("acme", "ann", asked=True) is True
