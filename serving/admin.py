@@ -2,10 +2,11 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI, Header
 from pydantic import BaseModel
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from serving.api import errors
 from serving.api.errors import Refused
@@ -22,10 +23,17 @@ class SwapBody(BaseModel):
     policy_version: int
 
 
+def refuse_browsers(origin: Annotated[str | None, Header()] = None) -> None:
+    """A page that is open on this machine can post to loopback too. Raises `Refused` 403."""
+    if origin is not None:
+        raise Refused(403, "forbidden", "this port is not for browsers")
+
+
 def create_admin_app(node: ServingNode) -> FastAPI:
     """Status, stage, swap and drain."""
     engine = node.engine
-    app = FastAPI(title="Tendril engine admin")
+    app = FastAPI(title="Tendril engine admin", dependencies=[Depends(refuse_browsers)])
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
     errors.install(app)
 
     @app.get("/admin/status")
