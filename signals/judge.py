@@ -17,6 +17,7 @@ from signals.components.retention import Moment
 from signals.components.tool_calls import blamed_tokens, tool_call_value
 from signals.credit import kept_shares, token_credit
 from signals.edit import CHAT_PLACES, COMPLETION_PLACES
+from signals.learned.rows import features_of
 from signals.outcome import Outcome, fold
 from signals.recipe import Recipe
 from signals.spans import Span, merged, num_bytes, without
@@ -73,6 +74,11 @@ def judge(
     outcome = fold(events, shown_bytes=shown_bytes, places=places)
     parts = _parts(recipe, outcome, Moment(trace, age_s, skew_s, outcome.ended_by), shown_bytes)
     components, raw = parts.components, parts.reward
+    if raw is not None and recipe.learned is not None and age_s < math.inf:
+        known = features_of(
+            components, latency_s=trace.latency.total_s, num_tokens=len(trace.token_bytes)
+        )
+        raw = recipe.learned.reward(known)
     if raw is not None and (cost := costs(recipe, trace)):
         components, raw = components | cost, math.fsum((raw, *cost.values()))
     reward = None if raw is None else max(-1.0, min(1.0, raw))

@@ -1,7 +1,7 @@
 """Observations for the learned reward, and the split that keeps users and times apart."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -23,6 +23,13 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     default_reward: float
     """Of the linear recipe on the same early signals, in [-1, 1]."""
     good: bool
+
+
+def features_of(
+    components: Mapping[str, float], *, latency_s: float, num_tokens: int
+) -> dict[str, float | None]:
+    """What an early look knows: the reward's components, and what the reply cost."""
+    return {**components, "latency_s": latency_s, "num_tokens": float(num_tokens)}
 
 
 class Split(NamedTuple):

@@ -18,6 +18,8 @@ def load_recipe(path: Path | None) -> Recipe:
     source = path or resources.files("signals") / "default_recipe.toml"
     try:
         content = tomllib.loads(source.read_text(encoding="utf-8"))
+        if path is not None and isinstance(name := content.get("learned"), str):
+            content["learned"] = msgspec.json.decode((path.parent / name).read_bytes())
         return msgspec.convert(content, Recipe)
     except (ValueError, msgspec.ValidationError) as error:
         raise ValueError(f"recipe {source}: {error}") from error

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from signals.learned.model import LearnedReward
 from tendril.ids import digest_of
 
 JUDGE_VERSION = 2
@@ -142,6 +143,8 @@ class Recipe(Table, frozen=True, kw_only=True):
     latency_s: BudgetRecipe = BudgetRecipe(budget=30.0)
     length_tokens: BudgetRecipe = BudgetRecipe(budget=4_096.0)
     credit: CreditRecipe
+    learned: LearnedReward | None = None
+    """In the file the name of its JSON; of early looks only, whose end it predicts."""
 
     def __post_init__(self) -> None:
         for table, key in (("retention", "horizon_s"), ("graders", "name")):

@@ -214,6 +214,18 @@ def forget(
     sys.exit(run_forget(State.config, tenant, user, user_key, as_json=as_json))
 
 
+@app.command("fit-reward")
+def fit_reward(
+    out: Annotated[Path, typer.Argument(help="Where to write it, as JSON, if it is better.")],
+    days: Annotated[float, typer.Option(min=0, help="Of the past to learn from.")] = 28.0,
+    later_days: Annotated[float, typer.Option(min=0, help="Of them, to judge it on.")] = 7.0,
+) -> None:
+    """Learn what early signs say about the end; written only if surely better than the recipe."""
+    from tendril.cli.fit_reward import fit_reward
+
+    sys.exit(fit_reward(State.config, out, days=days, later_days=later_days))
+
+
 @app.command()
 def config(as_json: JsonFlag = False) -> None:
     """Print every setting, its value and where that comes from."""

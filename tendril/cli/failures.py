@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from serving.key_file import KeyRefused
 from shipper.shipping import ShipRefused
 from shipper.store import PointerMoved, UnknownVersion
+from tendril.cli.fit_reward import RewardRefused
 from tendril.cli.quarantine import QuarantineRefused
 from tendril.cli.supervisor import AlreadyRunning, CannotStart
 from tendril.cli.wrong_settings import explain_settings
@@ -17,8 +18,8 @@ from tendril.settings import InvalidSettings
 
 EXPECTED = (
     AlreadyRunning, CannotStart, FolderInUse, InvalidSettings, KeyRefused, LakeUnavailable,
-    LogUnavailable, OffsetsMoved, PointerMoved, QuarantineRefused, QueryRefused, ShipRefused,
-    UnknownTable, UnknownVersion, WorkspaceUnwritable,
+    LogUnavailable, OffsetsMoved, PointerMoved, QuarantineRefused, QueryRefused, RewardRefused,
+    ShipRefused, UnknownTable, UnknownVersion, WorkspaceUnwritable,
 )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def test_the_digest_ignores_layout_and_order_but_not_figures(tmp_path: Path):
 def test_the_default_file_names_every_figure_and_has_the_defaults(tmp_path: Path):
     default = load_recipe(None)
     content = tomllib.loads(DEFAULT)
-    assert content.keys() | {"graders"} == {*default.__struct_fields__}
+    assert content.keys() | {"graders", "learned"} == {*default.__struct_fields__}
     for name, table in content.items():
         if isinstance(table, dict):
             assert {*table} == {*getattr(default, name).__struct_fields__}, name
