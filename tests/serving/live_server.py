@@ -82,6 +82,12 @@ class LiveServer:
             assert time.monotonic() < deadline, f"no trace {trace_id}"
             time.sleep(0.02)
 
+    def settled(self) -> set[str]:
+        """Ids of all traces up to now: nothing runs, and what ran before is on the log."""
+        self.wait_idle(30)
+        self.trace(self.complete().headers["x-tendril-trace-id"])
+        return {trace.trace_id for trace in self.records(Trace)}
+
     def wait_idle(self, timeout_s: float = 5.0) -> None:
         deadline = time.monotonic() + timeout_s
         while (stats := self.admin.get("/admin/status").json()) and (

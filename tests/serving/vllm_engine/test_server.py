@@ -139,7 +139,7 @@ def rescored_gap(checkpoint: Path, traces: Sequence[Trace]) -> float:
 def test_a_thousand_mixed_requests_leave_exact_traces(
     vllm_server: LiveServer, checkpoint: Path
 ) -> None:
-    before = {trace.trace_id for trace in vllm_server.records(Trace)}
+    before = vllm_server.settled()
     requests = mixed_requests(NUM_REQUESTS)
     asyncio.run(ask_all(vllm_server, requests))
     vllm_server.wait_idle(30)
@@ -163,7 +163,8 @@ def test_a_thousand_mixed_requests_leave_exact_traces(
                 assert trace.behavior_logprobs == pytest.approx(asked.logprobs[i], abs=1e-6), asked
     known = {asked.trace_id for asked in requests} | {last.headers["x-tendril-trace-id"]}
     unknown = [t for t in traces if t.trace_id.partition(".")[0] not in known]
-    assert all(t.finish_reason == "cancelled_by_client" for t in unknown)  # left before the headers
+    left = Counter(t.finish_reason for t in unknown)
+    assert left.keys() <= {"cancelled_by_client"}, left  # those left before the headers
     assert known <= {trace_id.partition(".")[0] for trace_id in by_id}
     assert rescored_gap(checkpoint, [t for t in traces if t.completion_token_ids]) < TOLERANCE
     print(Counter(t.finish_reason for t in traces), len(forced), "forced")

@@ -68,7 +68,7 @@ def busy_requests(count: int) -> list[Asked]:
 
 def test_thirty_changes_under_load(vllm_server: LiveServer, checkpoints: list[Path]) -> None:
     """Every trace of one version is re-scored under exactly that version's weights."""
-    before = {trace.trace_id for trace in vllm_server.records(Trace)}
+    before = vllm_server.settled()
     fresh = [expected(Borrowed(folder)) for folder in checkpoints]
     requests = busy_requests(300)
 
