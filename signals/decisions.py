@@ -1,11 +1,9 @@
 """What was decided beside the traces: consents, quarantines and fits, from the log's beginning."""
 
-import contextlib
-
-from signals.fitted import Fits
+from signals.fitted import Fits, FitsFollower
 from tendril.log import EventLog, LogRecord, drain
 from tendril.quarantine import QuarantineFollower, Quarantines
-from tendril.records import Consent, InvalidRecord, RewardFit, decode
+from tendril.records import Consent
 
 
 class Decided:
@@ -21,18 +19,14 @@ class Decisions:
 
     def __init__(self, log: EventLog) -> None:
         self._consents = log.reader(None, (Consent.TOPIC,))
-        self._fits = log.reader(None, (RewardFit.TOPIC,))
-        self._quarantines = QuarantineFollower(log)
+        self._fits, self._quarantines = FitsFollower(log), QuarantineFollower(log)
         self.consents: list[LogRecord] = []
-        self.decided = Decided(self._quarantines.quarantines)
+        self.decided = Decided(self._quarantines.quarantines, self._fits.fits)
 
     def poll(self) -> list[LogRecord]:
         """Follow all; the consents that are new. Raises `LogUnavailable`."""
         self._quarantines.follow()
-        for record in drain(self._fits):
-            with contextlib.suppress(InvalidRecord):  # it corrects nothing
-                fit = decode(RewardFit, record.value)
-                self.decided.fits.take(fit, logged_at=record.appended_at)
+        self._fits.follow()
         new = list(drain(self._consents))
         self.consents += new
         return new

@@ -1,5 +1,6 @@
 """Which fits are in use at a moment: the fold of the `fits` topic, so that a replay agrees."""
 
+import contextlib
 from bisect import bisect_right
 
 import msgspec
@@ -7,7 +8,8 @@ import msgspec
 from signals.centring import Centres
 from signals.debias.delay_weights import NO_CORRECTION, DelayWeights
 from tendril.ids import digest_of
-from tendril.records import InvalidRecord, RewardFit
+from tendril.log import EventLog, drain
+from tendril.records import InvalidRecord, RewardFit, decode
 
 NO_CENTRES = Centres()
 
@@ -55,3 +57,20 @@ class Fits:
     def at(self, moment: float) -> FitsInUse:
         """As of that moment of the log's clock."""
         return self._in_use[bisect_right(self._logged_at, moment)]
+
+
+class FitsFollower:
+    """Reads `fits` from its beginning, beside all groups."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._reader = log.reader(None, (RewardFit.TOPIC,))
+        self.fits = Fits()
+
+    def follow(self) -> None:
+        """Read what is new. Raises `LogUnavailable`."""
+        for record in drain(self._reader):
+            with contextlib.suppress(InvalidRecord):  # it corrects nothing
+                self.fits.take(decode(RewardFit, record.value), logged_at=record.appended_at)
+
+    def close(self) -> None:
+        self._reader.close()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from signals.decisions import Decisions
+from signals.fitted import FitsFollower
 from signals.followup.annotator import Annotator
 from signals.recipe import load_recipe
 from signals.refit import Refitter
@@ -65,14 +65,14 @@ class Chores:
     def __init__(self, settings: Settings, log: EventLog, telemetry: Telemetry) -> None:
         self._settings, self._lake = settings, open_lake(settings)
         checkpoint = settings.serving.checkpoint
-        self._decisions = Decisions(log)
+        self._fits = FitsFollower(log)
         self._consents = ConsentFollower(log, settings.privacy.tenants)
         turns = TurnReader(self._lake, checkpoint, self._consents.consents)
         path = settings.path(settings.signals.folder / "follow_ups.json")
         self._annotator = Annotator(log, turns, path)
         recipe = load_recipe(settings.signals.recipe)
         self._watch = Watch(settings, log, self._lake, recipe, turns, telemetry)
-        self._refitter = Refitter(settings, log, self._lake, self._decisions.decided)
+        self._refitter = Refitter(settings, log, self._lake, self._fits.fits)
         self._keep_up_at = time.monotonic() + KEEP_UP_EVERY_S
         self.all: tuple[Callable[[], object], ...] = (
             self._follow, self._annotate, self._look, self._refit, self._keep_up,
@@ -81,10 +81,10 @@ class Chores:
     def close(self) -> None:
         self._watch.close()
         self._consents.close()
-        self._decisions.close()
+        self._fits.close()
 
     def _follow(self) -> None:
-        self._decisions.poll()
+        self._fits.follow()
         self._consents.follow()
 
     def _annotate(self) -> None:

@@ -5,7 +5,6 @@ whose windows are over (`debias.delay`). Centres: rewards of the last cohort tha
 """
 
 import logging
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +13,8 @@ import numpy as np
 from signals.centring import Observed, fit_centres
 from signals.debias.delay import Outcomes
 from signals.debias.delay_weights import Refit, refit
-from signals.decisions import Decided
+from signals.fitted import Fits
+from signals.lake_columns import day_of, numbers
 from tendril.log import EventLog
 from tendril.records import RewardFit
 from tendril.settings import Settings
@@ -45,20 +45,15 @@ SELECT bucket, reward, weight FROM episodes_latest
 WHERE day >= $first_day AND closed_at > $since AND maturity = 'final'
     AND reward IS NOT NULL AND weight > 0 AND len(quarantine_ids) = 0
 """
-MARGIN = timedelta(days=1)
+MARGIN_S = 86_400.0
 logger = logging.getLogger(__name__)
 
 
 class Refitter:
     """Fits when a day has passed since the last time; one thread."""
 
-    def __init__(self, settings: Settings, log: EventLog, lake: "Lake", decided: Decided) -> None:
-        self._settings, self._log, self._lake, self._fits = (
-            settings.signals,
-            log,
-            lake,
-            decided.fits,
-        )
+    def __init__(self, settings: Settings, log: EventLog, lake: "Lake", fits: Fits) -> None:
+        self._settings, self._log, self._lake, self._fits = settings.signals, log, lake, fits
         self._tried_at = 0.0
 
     def look(self, now: float) -> bool:
@@ -89,7 +84,7 @@ class Refitter:
         window_s, cohort_s = self._settings.feedback_window_s, self._settings.refit_cohort_s
         rows = self._rows(DELAYS, now - window_s - cohort_s, no_outcome=list(NO_OUTCOME))
         buckets_N = np.asarray(rows["bucket"], str)
-        started_at_N, outcome_at_N = _numbers(rows["started_at"]), _numbers(rows["outcome_at"])
+        started_at_N, outcome_at_N = numbers(rows["started_at"]), numbers(rows["outcome_at"])
         by_bucket = {
             str(bucket): Outcomes(
                 started_at_N[buckets_N == bucket], outcome_at_N[buckets_N == bucket]
@@ -103,17 +98,12 @@ class Refitter:
 
     def _rewards(self, now: float) -> list[Observed]:
         rows = self._rows(REWARDS, now - self._settings.refit_cohort_s)
-        columns = (rows["bucket"], _numbers(rows["reward"]), _numbers(rows["weight"]))
+        columns = (rows["bucket"], numbers(rows["reward"]), numbers(rows["weight"]))
         return [Observed(str(b), float(r), float(w)) for b, r, w in zip(*columns, strict=True)]
 
     def _rows(self, sql: str, since: float, **more: Any) -> dict[str, Any]:
         from tendril.lake.query import rows_of
 
         window_s = self._settings.feedback_window_s
-        first = (datetime.fromtimestamp(since - window_s, UTC) - MARGIN).date()
-        return rows_of(self._lake, sql, {"since": since, "first_day": first} | more)
-
-
-def _numbers(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """What is null becomes NaN."""
-    return np.ma.array(values, dtype=np.float64).filled(np.nan)  # type: ignore[no-untyped-call,no-any-return]
+        first_day = day_of(since - window_s - MARGIN_S)
+        return rows_of(self._lake, sql, {"since": since, "first_day": first_day} | more)

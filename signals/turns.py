@@ -6,12 +6,12 @@ where it is needed and goes nowhere else: neither to the log nor to telemetry.
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from signals.lake_columns import day_of
 from tendril.consent import Consents
 from tendril.model_folder import TOKENIZER_FILE, tokenizer_digest
 from tendril.records import Trace
@@ -183,9 +183,8 @@ def _behind(offsets: Mapping[int, int]) -> "pc.Expression":
 def _agreed(now: float) -> "pc.Expression":
     import pyarrow.compute as pc
 
-    first = datetime.fromtimestamp(now - MEMORY_S, UTC).date()
     return (
-        (pc.field("day") >= pc.scalar(first))
+        (pc.field("day") >= pc.scalar(day_of(now - MEMORY_S)))
         & pc.field("content_consent")
         & pc.field("train_consent")
     )

@@ -1,8 +1,8 @@
 """Observations for the learned reward from the lake: what an early look saw, what the end said."""
 
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from signals.lake_columns import day_of
 from signals.learned.rows import Observation, features_of
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ SELECT account, served_at, closed_at, ended.reward > 0 AS good, early.reward AS 
 FROM ended JOIN early USING (trace_id) JOIN served USING (trace_id)
 ORDER BY served_at, trace_id
 """
+MARGIN_S = 86_400.0
 
 
 def observations(lake: "Lake", since: float) -> list[Observation]:
     """Traces served from `since` on whose reward an early look knew. Raises `LakeUnavailable`."""
     from tendril.lake.query import rows_of
 
-    first_day = (datetime.fromtimestamp(since, UTC) - timedelta(days=1)).date()
-    found = rows_of(lake, PAIRS, {"since": since, "first_day": first_day})
+    found = rows_of(lake, PAIRS, {"since": since, "first_day": day_of(since - MARGIN_S)})
     columns = ("account", "served_at", "closed_at", "good", "default_reward", "names", "parts",
                "total_s", "num_tokens")  # fmt: skip
     return [

@@ -6,11 +6,11 @@ it. Both are read with conditions on `day`, so a long history costs nothing.
 
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from signals.lake_columns import day_of, numbers
 from signals.trust.columns import INTS, NAMES, Events, FloatArray, Traces
 from signals.trust.grader_health import Score
 
@@ -97,7 +97,7 @@ WHERE {SPAN} AND type = 'grader.scored' AND ingested_at >= $since AND ingested_a
 QUALIFY row_number() OVER (PARTITION BY trace_id, event_id ORDER BY partition, "offset") = 1
 ORDER BY ingested_at, trace_id, event_id
 """
-MARGIN = timedelta(days=1)
+MARGIN_S = 86_400.0
 """Around the window: feedback may come before its trace, and what was shown a while ago."""
 
 
@@ -120,7 +120,7 @@ def read_scores(lake: "Lake", since: float, until: float) -> dict[str, list[Scor
 
     rows = rows_of(lake, SCORES, _span(since, until) | {"since": since, "until": until})
     found: dict[str, list[Score]] = {}
-    for name, at, value in zip(rows["grader"], rows["at"], _numbers(rows["value"]), strict=True):
+    for name, at, value in zip(rows["grader"], rows["at"], numbers(rows["value"]), strict=True):
         found.setdefault(str(name), []).append(Score(float(at), float(value)))
     return found
 
@@ -138,18 +138,18 @@ def read_window(lake: "Lake", since: float, until: float, *, undo_within_s: floa
     return LakeWindow(
         traces,
         events,
-        {"total_s": _numbers(found["total_s"]), "visible_ms": events.visible_ms,
+        {"total_s": numbers(found["total_s"]), "visible_ms": events.visible_ms,
          "shown_bytes": traces.shown_bytes},
         sum(outcome == "unknown" for outcome in found["outcome"]),
-        {str(name): _numbers(scores["value"][scores["grader"] == name])
+        {str(name): numbers(scores["value"][scores["grader"] == name])
          for name in np.unique(np.asarray(scores["grader"], str))},
     )  # fmt: skip
 
 
 def _span(since: float, until: float) -> dict[str, Any]:
     return {
-        "first_day": (datetime.fromtimestamp(since, UTC) - MARGIN).date(),
-        "last_day": (datetime.fromtimestamp(until, UTC) + MARGIN).date(),
+        "first_day": day_of(since - MARGIN_S),
+        "last_day": day_of(until + MARGIN_S),
     }
 
 
@@ -180,11 +180,5 @@ def _columns(table: type[Traces] | type[Events], found: Mapping[str, Any]) -> di
         elif name in INTS:
             columns[name] = np.asarray(found[name], np.int64)
         else:  # what depends on words is not in the lake
-            columns[name] = _numbers(found[name]) if name in found else np.full(num_rows, np.nan)
+            columns[name] = numbers(found[name]) if name in found else np.full(num_rows, np.nan)
     return columns
-
-
-def _numbers(values: Any) -> FloatArray:
-    """What is null becomes NaN."""
-    filled: FloatArray = np.ma.array(values, dtype=np.float64).filled(np.nan)  # type: ignore[no-untyped-call]
-    return filled

@@ -122,7 +122,7 @@ def test_a_refit_measures_delays_and_means_and_is_on_the_log_once_a_day(settings
     log, now = MemoryLog(), time.time()
     _fill(settings, now, 400)
     decisions = Decisions(log)
-    refitter = Refitter(settings, log, open_lake(settings), decisions.decided)
+    refitter = Refitter(settings, log, open_lake(settings), decisions.decided.fits)
     assert refitter.look(now) is True
     assert refitter.look(now + 60) is False
     decisions.poll()
@@ -131,7 +131,7 @@ def test_a_refit_measures_delays_and_means_and_is_on_the_log_once_a_day(settings
     assert (fit.surface, fit.num_outcomes) == (BUCKET, 400)
     assert [round(fit.share_at(age_s), 2) for age_s in (100, 500, 900)] == [0.1, 0.5, 0.9]
     assert abs(fits.centres.by_bucket[BUCKET] - 0.5) < 1e-9
-    again = Refitter(settings, log, open_lake(settings), decisions.decided)
+    again = Refitter(settings, log, open_lake(settings), decisions.decided.fits)
     assert again.look(now + 60) is False  # a restart does not fit anew
     assert again.look(now + 86_401) is True
 
@@ -140,6 +140,6 @@ def test_too_few_outcomes_are_refused_and_correct_nothing(settings: Settings):
     log, now = MemoryLog(), time.time()
     _fill(settings, now, 40)
     decisions = Decisions(log)
-    assert Refitter(settings, log, open_lake(settings), decisions.decided).look(now)
+    assert Refitter(settings, log, open_lake(settings), decisions.decided.fits).look(now)
     decisions.poll()
     assert decisions.decided.fits.at(LATER).delays.fits == ()

@@ -49,6 +49,17 @@ def _joiner(quarantines: Quarantines, path: Path = IN_MEMORY, **schedule: Any) -
     return Joiner(State(path), make_reviewer(**schedule), decided=Decided(quarantines))
 
 
+def _held() -> tuple[Quarantine, Quarantines, Joiner]:
+    """The joiner behind the last look at a trace of Eve's, whom a quarantine holds."""
+    place = _place(1.0)
+    quarantines = _known(place)
+    joiner = _joiner(quarantines)
+    step(joiner, STREAM)
+    step(joiner, [], now=100.0, caught_up=True)
+    take_episodes(joiner)
+    return place, quarantines, joiner
+
+
 def _fates(joiner: Joiner) -> dict[str, int]:
     return {name: n for name, n in joiner.ledger(0.0).outcomes["traces"].items() if n}
 
@@ -114,12 +125,7 @@ def test_a_release_while_latecomers_are_waited_for_is_seen_by_the_last_look():
 
 
 def test_who_withdrew_meanwhile_is_not_released():
-    place = _place(1.0)
-    quarantines = _known(place)
-    joiner = _joiner(quarantines)
-    step(joiner, STREAM)
-    step(joiner, [], now=100.0, caught_up=True)
-    take_episodes(joiner)
+    place, quarantines, joiner = _held()
     consent = Consent(person=person_of(make_trace().tenant, "eve"), train=False, at=150.0)
     record = LogRecord(Consent.TOPIC, 0, 0, "c", encode(consent), 150.0)
     quarantines.take(released(place, reason="known", actor="me", at=200.0), logged_at=200.0)
@@ -170,12 +176,7 @@ def test_batches_and_restarts_change_no_byte(batch: int, tmp_path: Path):
 
 
 def test_a_quarantine_that_gets_an_end_frees_what_lies_behind_it():
-    place = _place(1.0)
-    quarantines = _known(place)
-    joiner = _joiner(quarantines)
-    step(joiner, STREAM)
-    step(joiner, [], now=100.0, caught_up=True)
-    take_episodes(joiner)
+    place, quarantines, joiner = _held()
     narrowed = msgspec.structs.replace(place, until=5.0, at=150.0)  # t1 was served at 9
     quarantines.take(narrowed, logged_at=150.0)
     step(joiner, [], now=200.0, caught_up=True)
