@@ -16,7 +16,7 @@ from signals.state import State
 from tendril.log import EventLog, LogRecord, Offsets
 from tendril.records import Ledger, Record
 
-MAX_SENT = 500
+MAX_SENT = 2_000
 
 
 class Turn(NamedTuple):

@@ -5,7 +5,8 @@ None is unknown (nothing usable was observed), 0.0 is neutral; the two are never
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from signals.centring import bucket_of
 from signals.components.budgets import costs
@@ -24,8 +25,7 @@ from signals.spans import Span, merged, num_bytes, without
 from tendril.records import Feedback, Trace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """A trace's reward, how it came about, and each token's part of it."""
 
     reward: float | None
@@ -117,12 +117,10 @@ def _parts(recipe: Recipe, outcome: Outcome, moment: Moment, shown_bytes: int) -
         reward is not None and reward < 0 and says_refusal_was_right(recipe.refusal, outcome.grades)
     ):
         name, reward = "right_refusal", None
-    return Parts(
-        outcome=name,
-        reward=reward,
-        weight=parts.weight,
-        components=parts.components,
-        absent=parts.absent + grades.absent,
+    elif not grades.absent:
+        return parts
+    return msgspec.structs.replace(
+        parts, outcome=name, reward=reward, absent=parts.absent + grades.absent
     )
 
 

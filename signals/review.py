@@ -163,11 +163,10 @@ class Reviewer:
 
 def graded_by(events: Sequence[Feedback]) -> tuple[Graded, ...]:
     """All scores: which of them counts is the recipe's business, an outage puts all in doubt."""
-    scores = {
-        (f"{event.grader}@{event.grader_version}", event.ingested_at)
-        for event in events
-        if event.type == "grader.scored"
-    }
+    scored = [event for event in events if event.type == "grader.scored"]
+    if not scored:
+        return ()
+    scores = {(f"{e.grader}@{e.grader_version}", e.ingested_at) for e in scored}
     return tuple(Graded(grader=grader, at=at) for grader, at in sorted(scores))
 
 
@@ -175,6 +174,8 @@ def holders(
     quarantines: Quarantines, trace: Trace, graded: tuple[Graded, ...], as_of: float
 ) -> tuple[str, ...]:
     """Ids of the quarantines that hold a trace with these scores back."""
+    if not quarantines.num_taken:
+        return ()
     found = quarantines.of(Subject.of(trace)._replace(graded=graded), as_of=as_of)
     return tuple(record.quarantine_id for record in found)
 

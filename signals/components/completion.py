@@ -93,6 +93,9 @@ def _accepted(recipe: Recipe, edit: Edit, moment: Moment) -> _One:
 
 def _combined(recipe: Recipe, scored: list[tuple[float, _One]]) -> Parts:
     """Means over edits by size, an ignored one counting less; components where observed."""
+    [(size, first), *others] = scored
+    if not others and size == 1 and first.weight > 0:
+        return _alone(recipe, first)
     weighed = [(size * one.weight, one) for size, one in scored]
     components = {
         name: mean
@@ -110,6 +113,20 @@ def _combined(recipe: Recipe, scored: list[tuple[float, _One]]) -> Parts:
         weight=sum(weight for weight, _ in weighed) / total if total > 0 else 1.0,
         components=components | {"threshold": -recipe.completion.threshold},
         absent=tuple(dict.fromkeys(entry for _, one in scored for entry in one.absent)),
+    )
+
+
+def _alone(recipe: Recipe, one: _One) -> Parts:
+    """Of one edit the means are its own figures."""
+    observed = (("accepted_share", one.accepted_share), ("retention", one.kept), ("undo", one.undo))
+    components = {name: value for name, value in observed if value is not None}
+    components["threshold"] = -recipe.completion.threshold
+    return Parts(
+        outcome=one.outcome,
+        reward=one.reward,
+        weight=one.weight,
+        components=components,
+        absent=one.absent,
     )
 
 

@@ -2,22 +2,22 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 Absence = Literal["pending", "censored", "missing"]
 Absent = tuple[tuple[str, Absence], ...]
 """What was left out, by name, and why: not due yet, not observable, or due and not there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """A route's verdict before costs, clipping and credit."""
 
     outcome: str
     reward: float | None
     weight: float = 1.0
-    components: dict[str, float] = field(default_factory=dict)
+    components: dict[str, float] = {}
     absent: Absent = ()
 
 

@@ -18,6 +18,8 @@ from tendril.log.protocol import LeaseLost, LogRecord, LogUnavailable, Offsets, 
 from tendril.records import Record, encode
 
 BUSY_TIMEOUT_S = 10.0
+PAGE_BYTES = 8_192
+"""Of a new file. In SQLite's own 4,096 a record of over 1,000 bytes needs a page to itself."""
 LEASE_S = 5.0
 POLL_INTERVAL_S = 0.02
 SCHEMA = """
@@ -46,6 +48,7 @@ def connect(path: Path) -> sqlite3.Connection:
             path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
         try:
+            connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
         except BaseException:
