@@ -135,24 +135,28 @@ class CapState:
     def _weigh_in(
         self, window: Window, arrivals: Sequence[Arrival], old_before: float
     ) -> list[Weighed]:
-        accounts = {arrival.account for arrival in arrivals}
-        seen = self._seen(accounts)
-        used = self._used(accounts | {arrival.tenant for arrival in arrivals} | {""})
+        accounts = [arrival.account for arrival in arrivals]
+        seen = self._seen(set(accounts))
+        used = self._used({*accounts, *(arrival.tenant for arrival in arrivals), ""})
+        rooms: dict[tuple[bool, bool], dict[str, tuple[str, float]]] = {}
         weighed = []
-        for arrival in arrivals:
-            came_at, last_at = seen.get(arrival.account, (arrival.at, arrival.at))
-            if arrival.at - last_at > ACCOUNT_MEMORY_S:
-                came_at = arrival.at
-            seen[arrival.account] = (came_at, max(last_at, arrival.at))
-            age_s = arrival.at - came_at if came_at >= old_before else math.inf
-            room, young = budgets(window, self._limits, age_s), _young(age_s, self._limits)
-            owner = {"user": arrival.account, "tenant": arrival.tenant, "probation": ""}
-            left = {
-                why: limit - used.get((scope, owner[scope]), 0.0)
-                for why, (scope, limit) in room.items()
-            }
-            reason = min(left, key=lambda why: left[why], default="")
-            weight = max(0.0, min(1.0, left[reason])) if reason else 1.0
+        for arrival, account in zip(arrivals, accounts, strict=True):
+            at = arrival.at
+            came_at, last_at = seen.get(account, (at, at))
+            if at - last_at > ACCOUNT_MEMORY_S:
+                came_at = at
+            seen[account] = (came_at, max(last_at, at))
+            age_s = at - came_at if came_at >= old_before else math.inf
+            young = _young(age_s, self._limits)
+            kind = age_s < self._limits.new_account_s, young
+            if (room := rooms.get(kind)) is None:
+                room = rooms[kind] = budgets(window, self._limits, age_s)
+            owner = {"user": account, "tenant": arrival.tenant, "probation": ""}
+            reason, left = "", math.inf
+            for why, (scope, limit) in room.items():
+                if (rest := limit - used.get((scope, owner[scope]), 0.0)) < left:
+                    reason, left = why, rest
+            weight = max(0.0, min(1.0, left))
             for scope in ("user", "tenant", "probation") if young else ("user", "tenant"):
                 used[scope, owner[scope]] = used.get((scope, owner[scope]), 0.0) + weight
             shown_age_s = age_s if age_s < math.inf else None
@@ -193,7 +197,10 @@ class CapState:
 
 
 def budgets(window: Window, limits: TrustSettings, age_s: float) -> dict[str, tuple[str, float]]:
-    """By reason: the scope that it counts in, and what that may weigh in this window."""
+    """By reason: the scope that it counts in, and what that may weigh in this window.
+
+    The same for all ages that are on one side of each limit.
+    """
     found: dict[str, tuple[str, float]] = {}
     if age_s < limits.new_account_s:
         found["new_account"] = ("user", 0.0)
