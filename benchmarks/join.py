@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -29,7 +30,7 @@ from signals.workshop import Workshop
 from tendril.ids import new_id
 from tendril.lake import lake_root, open_lake
 from tendril.log import SqliteLog
-from tendril.log.sqlite import transaction
+from tendril.log.sqlite_file import transaction
 from tendril.records import (
     Feedback,
     FeedbackType,
@@ -104,14 +105,16 @@ def settings_of(folder: Path, window_s: float) -> Settings:
 def fill(log: SqliteLog, num: int) -> None:
     """Records straight into the log's table, at the times of a day and a quarter."""
     for topic in TOPICS:
-        num_rows = 0
+        num_rows: Counter[str] = Counter()
         with transaction(log._connection) as db:
             for some in batched(in_order(records_of(topic, num)), BATCH_RECORDS):
-                rows = [(topic, i, key, encode(record), at)
-                        for i, (at, key, record) in enumerate(some, num_rows)]  # fmt: skip
+                rows = []
+                for at, key, record in some:
+                    name = log._sequence(topic, key)
+                    rows.append((name, num_rows[name], key, encode(record), at))
+                    num_rows[name] += 1
                 db.executemany("INSERT INTO records VALUES (?,?,?,?,?)", rows)
-                num_rows += len(rows)
-            db.execute("INSERT INTO topics VALUES (?,?)", (topic, num_rows))
+            db.executemany("INSERT INTO topics VALUES (?,?)", num_rows.items())
 
 
 def in_order(rows: Iterable[Row]) -> Iterator[Row]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tendril.log import EventLog, LogUnavailable
-from tendril.log.sqlite import connect, explained, transaction
+from tendril.log.sqlite_file import connect, explained, transaction
 from tendril.records import (
     TYPE_BY_TOPIC,
     DeadLetter,

@@ -25,7 +25,7 @@ from signals.privacy.consent import SCHEMA as CONSENT_SCHEMA
 from signals.privacy.consent import ConsentTable
 from signals.trust.cap_state import CapState, Weighed
 from tendril.log import TopicPartition
-from tendril.log.sqlite import connect, transaction, unavailable
+from tendril.log.sqlite_file import connect, transaction, unavailable
 from tendril.settings import TenantConsent, TrustSettings
 
 SCHEMA = """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from signals.privacy.owner import Matches
 from tendril.log import LogUnavailable
-from tendril.log.sqlite import connect, explained, transaction
+from tendril.log.sqlite_file import connect, explained, transaction
 
 MAGIC = b"SQLite format 3\x00"
 ROWS_AT_ONCE = 500

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from signals.counts import Counts
 from signals.privacy.owner import Matches
-from tendril.log.sqlite import connect, explained, transaction
+from tendril.log.sqlite_file import connect, explained, transaction
 
 STATE_TABLES = {"traces", "events", "closed", "counts", "progress"}
 

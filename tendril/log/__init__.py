@@ -34,11 +34,12 @@ __all__ = [
 def open_log(settings: Settings) -> EventLog:
     """The log that the settings name.
 
-    Raises `LogUnavailable` where SQLite's file cannot be used, and `InvalidSettings` where
-    kafka-python is missing. Kafka is connected to with the first call.
+    Raises `LogUnavailable` where SQLite's file cannot be used, and `InvalidSettings` where it has
+    another number of partitions or kafka-python is missing. Kafka is connected to with the first
+    call.
     """
     if settings.log.kind == "sqlite":
-        return SqliteLog(settings.path(settings.log.path))
+        return SqliteLog(settings.path(settings.log.path), settings.log.partitions)
     try:
         from tendril.log.kafka import KafkaLog
     except ModuleNotFoundError as error:

@@ -3,20 +3,17 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tendril.log.partitions import num_partitions
 from tendril.records import (
     TYPE_BY_TOPIC,
     Consent,
-    Feedback,
     PolicyManifest,
     Quarantine,
     Release,
     RewardFit,
-    Trace,
 )
 from tendril.settings import KafkaSettings
 
-SHARED = (Trace.TOPIC, Feedback.TOPIC)
-"""As many partitions each, by session; every other topic has one, so that its order is total."""
 KEPT = (
     PolicyManifest.TOPIC, Release.TOPIC, Quarantine.TOPIC, Consent.TOPIC, RewardFit.TOPIC,
 )  # fmt: skip
@@ -50,12 +47,7 @@ def _wanted(topic: str, kafka: KafkaSettings) -> Topic:
         "retention.ms": str(retention_ms),
         "message.timestamp.type": "LogAppendTime",  # one clock for all, the brokers'
     }
-    return Topic(num_partitions(topic, kafka), configs)
-
-
-def num_partitions(topic: str, kafka: KafkaSettings) -> int:
-    """How many partitions a topic of ours has."""
-    return kafka.partitions if topic in SHARED else 1
+    return Topic(num_partitions(topic, kafka.partitions), configs)
 
 
 def retention_s(kafka: KafkaSettings) -> dict[str, float]:

@@ -1,6 +1,16 @@
-"""Who of a group reads which partition numbers: fair shares, and as few moves as they allow."""
+"""Partitions: how many a topic has, and who of a group reads which: fair shares, few moves."""
 
 from collections.abc import Mapping, Sequence
+
+from tendril.records import Feedback, Trace
+
+SHARED = (Trace.TOPIC, Feedback.TOPIC)
+"""As many partitions each, by session; every other topic has one, so that its order is total."""
+
+
+def num_partitions(topic: str, shared: int) -> int:
+    """How many a topic has, where each of `SHARED` has `shared`."""
+    return shared if topic in SHARED else 1
 
 
 def share_out(

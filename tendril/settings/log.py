@@ -67,6 +67,9 @@ class LogSettings(Section):
     """`sqlite`: one file, for the processes of one machine. `kafka`: any number of machines."""
     path: Path = Path("log.db")
     """SQLite's file; below the workspace unless absolute."""
+    partitions: int = Field(default=1, ge=1)
+    """Of `traces` and of `feedback` in SQLite's file: as many signals processes can share the
+    work. Fixed once the file holds some."""
     kafka: KafkaSettings = KafkaSettings()
 
 

@@ -30,7 +30,7 @@ def hold(log: SqliteLog, group: str) -> None:
 
 def full(path: Path) -> None:
     log, returned = SqliteLog(path), 0
-    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (800_000, 800_000))
     try:
         while True:
             log.append([("k", make_feedback(trace_id="x" * 10_000, client_seq=returned))])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tendril.log import LogReader, LogUnavailable, SqliteLog, TopicPartition
-from tendril.log.sqlite import LEASE_S
+from tendril.log.sqlite_group import LEASE_S
 from tendril.records import Feedback, decode
 from tests.builders import make_feedback
 

@@ -10,9 +10,9 @@ from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.structs import MemberState, OffsetAndMetadata
 from kafka.structs import TopicPartition as KafkaPartition
 
-from tendril.log import kafka_topics
 from tendril.log.kafka.assignor import Copartitioned
 from tendril.log.kafka.client import client_options, connected, explained
+from tendril.log.partitions import num_partitions
 from tendril.log.protocol import LeaseLost, LogRecord, Offsets, TopicPartition
 from tendril.log.references import References
 from tendril.settings import KafkaSettings
@@ -31,7 +31,7 @@ def partitions_of(
     return {
         KafkaPartition(settings.topic_prefix + topic, number): TopicPartition(topic, number)
         for topic in topics
-        for number in range(kafka_topics.num_partitions(topic, settings))
+        for number in range(num_partitions(topic, settings.partitions))
     }
 
 

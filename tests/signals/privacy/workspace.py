@@ -10,7 +10,7 @@ from signals.trust.cap_state import UNCAPPED
 from tendril.lake import open_lake
 from tendril.lake.rows import episodes_to_arrow, feedback_to_arrow, traces_to_arrow
 from tendril.log import LogRecord, open_log
-from tendril.log.sqlite import connect
+from tendril.log.sqlite_file import connect
 from tendril.records import DeadLetter, Episode, Feedback, Record, Trace, encode
 from tendril.settings import Settings
 from tests.builders import (
