@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from serving.http_server import bound_socket
 from tendril.cli.supervisor import CannotStart, WorkspaceLock
 from tendril.files import write_whole
+from tendril.log import SqliteLog
 from tendril.model_folder import PUBLISHED_DTYPE, TOKENIZER_FILE, WEIGHTS_FILE, missing_files
 from tendril.settings import InvalidSettings, Settings
 
@@ -130,4 +131,27 @@ def port_fault(host: str, port: int) -> str | None:
     return None
 
 
-TO_START: Sequence[Callable[[Settings], Finding]] = (checkpoint, engine, ports)
+def extractors(settings: Settings) -> Finding:
+    """Whether each signals process can have a partition and a name of its own."""
+    num, log = settings.signals.processes, settings.log
+    if log.kind == "kafka":
+        name, partitions, member = "log.kafka.partitions", log.kafka.partitions, log.kafka.member
+    else:
+        name, partitions, member = "log.partitions", log.partitions, None
+    found = f"signals.processes {num}, {name} {partitions}"
+    if num > partitions:
+        cure = f"Lower signals.processes, or start a new log with a higher {name}."
+        return Finding("extractors", False, found, cure)
+    if num > 1 and member is not None:
+        found += f", and log.kafka.member names all of them {member}"
+        return Finding("extractors", False, found, "Leave log.kafka.member out.")
+    path = settings.path(log.path)
+    if log.kind == "sqlite" and path.exists():
+        try:
+            SqliteLog(path, partitions).close()
+        except InvalidSettings as error:
+            return Finding("extractors", False, str(error))
+    return Finding("extractors", True, found)
+
+
+TO_START: Sequence[Callable[[Settings], Finding]] = (checkpoint, engine, ports, extractors)

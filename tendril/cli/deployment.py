@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tendril.cli.announcer import Announcer
 from tendril.cli.checks import check_workspace, refuse_faults
-from tendril.cli.processes import MODULES, arguments_for
+from tendril.cli.processes import arguments_for, children
 from tendril.cli.supervisor import Supervisor, WorkspaceLock, supervise
 from tendril.process import stop_on_signals
 from tendril.settings import Settings, load_settings
@@ -27,11 +27,11 @@ def up(config: Path | None) -> None:
         stop_on_signals(stop)
         supervisor = Supervisor(settings.workspace, {})
         try:
-            for command in MODULES:
-                supervisor.add(command, arguments_for(command, config))
+            for name, command in children(settings):
+                supervisor.add(name, arguments_for(command, config))
+            num, logs = len(supervisor.children()), settings.workspace / "logs"
             print(
-                f"starting {len(MODULES)} processes, logs in {settings.workspace}/logs; Ctrl-C or "
-                "`tendril down` ends them",
+                f"starting {num} processes, logs in {logs}; Ctrl-C or `tendril down` ends them",
                 flush=True,
             )
             supervise(supervisor, stop, Announcer(settings, supervisor).look)

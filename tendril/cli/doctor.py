@@ -10,7 +10,7 @@ from tendril.cli.checks import Finding, check_workspace, checkpoint, engine, por
 from tendril.files import WorkspaceUnwritable
 from tendril.log import LogUnavailable, SqliteLog
 from tendril.log.kafka_topics import wanted
-from tendril.settings import KafkaSettings, Settings, load_settings
+from tendril.settings import InvalidSettings, KafkaSettings, Settings, load_settings
 
 MIN_FREE_BYTES = 2 * 10**9
 
@@ -53,9 +53,9 @@ def _log(settings: Settings) -> Finding:
     if settings.log.kind == "kafka":
         return kafka_finding(settings.log.kafka)
     path = settings.path(settings.log.path)
-    try:
-        SqliteLog(path).close()
-    except LogUnavailable as error:
+    try:  # a new file is made, but not yet for a number of partitions
+        SqliteLog(path, settings.log.partitions if path.exists() else None).close()
+    except (LogUnavailable, InvalidSettings) as error:
         return Finding("event log", False, str(error), "Free space, or set log.path.")
     return Finding("event log", True, str(path))
 

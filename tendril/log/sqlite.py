@@ -42,7 +42,7 @@ class SqliteLog:
     """See `EventLog`. Thread-safe; any number of processes may open the same file."""
 
     def __init__(self, path: Path, partitions: int | None = None) -> None:
-        """`partitions` of traces and of feedback, fixed once there are some; None: as they are.
+        """`partitions` of traces and of feedback, fixed when the file is made; None: as they are.
 
         Raises `LogUnavailable`, and `InvalidSettings` where the file has another number.
         """
@@ -60,19 +60,17 @@ class SqliteLog:
     def _shape(self, wanted: int | None) -> int:
         """How many partitions traces and feedback have; a file from before has one."""
         found = _found(self._connection)
-        if found is not None and wanted in (None, found):
-            return found
-        with transaction(self._connection) as db:
-            found, is_empty = _found(db), _is_empty(db)
-            if found is None or is_empty:
-                found = wanted or found or 1 if is_empty else 1
-                db.execute("INSERT OR REPLACE INTO shape VALUES (1, ?)", (found,))
-        if wanted not in (None, found):
+        if found is None:
+            with transaction(self._connection) as db:
+                found = _found(db) or (1 if _has_shared(db) else wanted)
+                if found is not None:
+                    db.execute("INSERT OR REPLACE INTO shape VALUES (1, ?)", (found,))
+        if found is not None and wanted not in (None, found):
             raise InvalidSettings(
-                f"{self._path}: expected log.partitions = {found}, as the file was filled, "
-                f"got {wanted}. Set it to that, or choose another log.path to start an empty one"
+                f"{self._path}: expected log.partitions = {found}, as the file was made, got "
+                f"{wanted}. Set it to that, or choose another log.path to start an empty one"
             )
-        return found
+        return found or 1
 
     def append(self, records: Iterable[tuple[str, Record]]) -> None:
         rows = [(self._sequence(record.TOPIC, key), key, encode(record)) for key, record in records]
@@ -120,7 +118,7 @@ def _found(db: sqlite3.Connection) -> int | None:
     return None if row is None else int(row[0])
 
 
-def _is_empty(db: sqlite3.Connection) -> bool:
-    """Whether nothing has been given a partition yet."""
+def _has_shared(db: sqlite3.Connection) -> bool:
+    """Whether traces or feedback have been given a partition."""
     rows = db.execute("SELECT topic FROM topics").fetchall()
-    return not any(topic.partition("/")[0] in SHARED for (topic,) in rows)
+    return any(topic.partition("/")[0] in SHARED for (topic,) in rows)

@@ -69,7 +69,7 @@ class LogSettings(Section):
     """SQLite's file; below the workspace unless absolute."""
     partitions: int = Field(default=1, ge=1)
     """Of `traces` and of `feedback` in SQLite's file: as many signals processes can share the
-    work. Fixed once the file holds some."""
+    work. Fixed when the file is made."""
     kafka: KafkaSettings = KafkaSettings()
 
 

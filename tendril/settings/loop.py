@@ -50,6 +50,8 @@ class SignalsSettings(Section):
     held_out_share: float = Field(default=0.1, ge=0, lt=1)
     """Share of sessions kept from the learner, for the gate."""
     batch_records: int = Field(default=5_000, ge=1)
+    processes: int = Field(default=1, ge=1)
+    """Run by `tendril up`; they share the log's partitions, so no more than those."""
     refit_every_s: float = Field(default=86_400, gt=0)
     """How often delays and bucket means are fitted anew."""
     refit_cohort_s: float = Field(default=7 * 86_400, gt=0)

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tendril.cli.checks import checkpoint_fault, ports, refuse_faults
+from tendril.cli.checks import checkpoint_fault, extractors, ports, refuse_faults
+from tendril.cli.processes import children
 from tendril.cli.supervisor import CannotStart, WorkspaceLock
+from tendril.log import SqliteLog
 from tendril.settings import PACKAGED_CHECKPOINT, Settings
 from tendril.weights import TensorBytes, write_weights
 
@@ -84,3 +86,38 @@ def test_files_that_are_no_model_are_found_without_loading_it(model: Path) -> No
 def test_a_dtype_that_no_version_is_published_in_is_refused_with_the_cure(model: Path) -> None:
     write_weights(model / "model.safetensors", {"a": TensorBytes("F32", (1,), b"\0" * 4)})
     assert "expected BF16 tensors, got F32; convert it" in str(checkpoint_fault(model))
+
+
+def _sharing(workspace: Path, processes: int, **log: object) -> Settings:
+    return Settings.model_validate(
+        {"workspace": workspace, "signals": {"processes": processes}, "log": log}
+    )
+
+
+def test_more_signals_processes_than_partitions_are_refused(tmp_path: Path) -> None:
+    assert extractors(_sharing(tmp_path, 4, partitions=4)).ok
+    finding = extractors(_sharing(tmp_path, 3, partitions=2))
+    assert not finding.ok
+    assert finding.found == "signals.processes 3, log.partitions 2"
+    assert extractors(_sharing(tmp_path, 3, kind="kafka", partitions=1)).ok
+    assert not extractors(_sharing(tmp_path, 9, kind="kafka", partitions=16)).ok
+
+
+def test_two_processes_of_one_name_in_a_kafka_group_are_refused(tmp_path: Path) -> None:
+    log = {"kind": "kafka", "kafka": {"member": "one"}}
+    assert extractors(_sharing(tmp_path, 1, **log)).ok
+    assert extractors(_sharing(tmp_path, 2, **log)).cure == "Leave log.kafka.member out."
+
+
+def test_a_log_that_was_made_with_other_partitions_is_refused(tmp_path: Path) -> None:
+    settings = _sharing(tmp_path, 2, partitions=2)
+    SqliteLog(settings.path(settings.log.path), 4).close()
+    assert "expected log.partitions = 4" in extractors(settings).found
+
+
+def test_each_signals_process_has_a_name_of_its_own(tmp_path: Path) -> None:
+    started = list(children(_sharing(tmp_path, 3, partitions=4)))
+    assert [name for name, command in started if command == "signals"] == [
+        "signals", "signals-2", "signals-3",
+    ]  # fmt: skip
+    assert len({name for name, _ in started}) == len(started)

@@ -1,4 +1,4 @@
-"""Two extractors share the partitions of a Kafka log; one is killed while records flow."""
+"""Two extractors share the partitions of a log; one is killed while records flow."""
 
 import subprocess
 import sys
@@ -18,28 +18,34 @@ from tendril.settings import KafkaSettings, LakeSettings, LogSettings, Settings,
 from tests.builders import make_feedback, make_trace
 from tests.tendril.kafka_broker import broker_address, end_session, own_prefix
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 NUM_PARTITIONS, NUM_SESSIONS = 4, 60
 EVERY_S, WAIT_S = 0.02, 60.0
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Iterator[Settings]:
+@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.kafka)])
+def log_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogSettings]:
+    if request.param == "sqlite":
+        yield LogSettings(partitions=NUM_PARTITIONS)
+        return
     with broker_address(tmp_path / "broker") as server:
-        yield Settings(
-            workspace=tmp_path,
-            log=LogSettings(
-                kind="kafka",
-                kafka=KafkaSettings(
-                    servers=(server,), topic_prefix=own_prefix(), partitions=NUM_PARTITIONS,
-                    session_timeout_s=6,
-                ),
-            ),
-            signals=SignalsSettings(
-                feedback_window_s=1.0, revise_after_s=(), lateness_s=0.0, batch_records=20
-            ),
-            lake=LakeSettings(commit_interval_s=0.1),
+        kafka = KafkaSettings(
+            servers=(server,), topic_prefix=own_prefix(), partitions=NUM_PARTITIONS,
+            session_timeout_s=6,
         )  # fmt: skip
+        yield LogSettings(kind="kafka", kafka=kafka)
+
+
+@pytest.fixture
+def settings(log_settings: LogSettings, tmp_path: Path) -> Settings:
+    return Settings(
+        workspace=tmp_path,
+        log=log_settings,
+        signals=SignalsSettings(
+            feedback_window_s=1.0, revise_after_s=(), lateness_s=0.0, batch_records=20
+        ),
+        lake=LakeSettings(commit_interval_s=0.1),
+    )
 
 
 class Extractor:
@@ -52,7 +58,7 @@ class Extractor:
         file.write_text(settings.model_copy(update={"log": log}).model_dump_json())
         self.held: list[list[int]] = [[]]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.signals.kafka_target", str(file)],
+            [sys.executable, "-m", "tests.signals.extractor_target", str(file)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._listener = threading.Thread(target=self._listen)
@@ -148,11 +154,9 @@ def test_one_of_two_extractors_dies_while_records_flow_and_nothing_is_lost_or_do
     wait_until(lambda: len(traffic.trace_ids) > half + 150, "both at work")
     assert sorted(first.held[-1] + second.held[-1]) == [*range(NUM_PARTITIONS)]
     first.kill()
-    end_session(
-        settings.log.kafka.servers[0],
-        f"{settings.log.kafka.topic_prefix}{GROUP}",
-        f"first-{GROUP}",
-    )
+    if settings.log.kind == "kafka":
+        group = f"{settings.log.kafka.topic_prefix}{GROUP}"
+        end_session(settings.log.kafka.servers[0], group, f"first-{GROUP}")
     wait_until(lambda: len(second.held[-1]) == NUM_PARTITIONS, "all partitions on the survivor")
     taken = len(traffic.trace_ids)
     wait_until(lambda: len(traffic.trace_ids) > taken + 150, "the survivor at work")

@@ -1,6 +1,6 @@
-"""A signals process on Kafka that says which partitions it has. Run by test_kafka_rebalance.py.
+"""A signals process that says which partitions it has. Run by test_rebalance.py.
 
-usage: kafka_target SETTINGS, a JSON file of `Settings`. Ends when its standard input does.
+usage: extractor_target SETTINGS, a JSON file of `Settings`. Ends when its standard input does.
 """
 
 import sys
