@@ -24,6 +24,7 @@ from bytewax.outputs import DynamicSink, StatelessSinkPartition
 from bytewax.testing import run_main
 
 BATCH = 10_000
+TOPICS = ("traces", "feedback")
 LATE = timedelta(seconds=60)
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 Event = tuple[datetime, str, str]
@@ -38,11 +39,13 @@ class Seen(msgspec.Struct):
 
 
 def rows_of(path: str) -> Iterator[tuple[float, str, bytes]]:
-    """Both topics of the log, by time."""
-    question = "SELECT appended_at, topic, value FROM records WHERE topic = ? ORDER BY offset"
+    """Both topics of the log, by time; a topic's partitions are `traces`, `traces/1`, ..."""
+    question = "SELECT appended_at, ?, value FROM records WHERE topic = ? ORDER BY offset"
     db = sqlite3.connect(path)
+    names = [name for (name,) in db.execute("SELECT topic FROM topics")]
+    sequences = [(name.partition("/")[0], name) for name in names]
     return heapq.merge(
-        *(db.cursor().execute(question, (topic,)) for topic in ("traces", "feedback")),
+        *(db.cursor().execute(question, pair) for pair in sequences if pair[0] in TOPICS),
         key=lambda row: row[0],
     )
 

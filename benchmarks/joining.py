@@ -4,6 +4,7 @@ The clock starts when every partition has an owner, and stops with the last comm
 """
 
 import gc
+import math
 import multiprocessing
 import resource
 import sys
@@ -19,12 +20,14 @@ from signals.process import GC_THRESHOLD, Shift
 from signals.workshop import Workshop
 from tendril.lake import open_lake
 from tendril.log import LogReader, LogRecord, Offsets, open_log
-from tendril.settings import Settings
+from tendril.settings import Settings, SignalsSettings
 
 POLL_S = 0.2
 FAR_S = 100 * 3_600.0
 """After which every window of the benchmarks is over."""
-START_TIMEOUT_S = 60.0
+TIMEOUT_S = 3_600.0
+SETTLE_S = 3.0
+"""A share that stayed the same for so long is no step of a rebalance any more."""
 
 
 class Run(NamedTuple):
@@ -32,9 +35,20 @@ class Run(NamedTuple):
 
     events_per_s: float
     late_slowdown: float
-    """Seconds a record in the last third over those in the first; the slowest process counts."""
+    """See `slowdown`; that of the process where it is largest."""
     growth_mib: float
     """Of the processes' largest resident memory from half of the log on, summed."""
+
+
+class Polled(NamedTuple):
+    """How things stood after one poll and what followed from it."""
+
+    at: float
+    """By the machine's monotonic clock."""
+    num_read: int
+    newest_at: float
+    """Of the log's times, the newest that was read."""
+    resident_mib: float
 
 
 class Worked(NamedTuple):
@@ -50,12 +64,20 @@ class Worked(NamedTuple):
     growth_mib: float
 
 
-def join(settings: Settings, num_processes: int, num_partitions: int, num_traces: int) -> Run:
+def join(
+    settings: Settings,
+    num_processes: int,
+    num_partitions: int,
+    num_traces: int,
+    group: str = "join",
+) -> Run:
     """From the log's beginning to its end. Raises `RuntimeError` unless every trace was joined."""
     context, share = multiprocessing.get_context("spawn"), num_partitions // num_processes
     with context.Manager() as manager, ProcessPoolExecutor(num_processes, context) as pool:
-        start = manager.Barrier(num_processes)
-        futures = [pool.submit(_work, settings, share, start) for _ in range(num_processes)]
+        together = manager.Barrier(num_processes)
+        futures = [
+            pool.submit(_work, settings, group, share, together) for _ in range(num_processes)
+        ]
         done = [future.result() for future in futures]
     num_joined = sum(one.num_joined for one in done)
     if num_joined != num_traces or not all(one.is_balanced for one in done):
@@ -68,46 +90,67 @@ def join(settings: Settings, num_processes: int, num_partitions: int, num_traces
     )
 
 
-def _work(settings: Settings, num_partitions: int, start: Barrier) -> Worked:
+def _work(settings: Settings, group: str, num_partitions: int, together: Barrier) -> Worked:
     gc.set_threshold(GC_THRESHOLD)
     log = open_log(settings)
-    reader = log.reader("join", TOPICS)
+    reader = log.reader(group, TOPICS)
     shift = Shift(reader, Workshop(settings, log, open_lake(settings)), Decided())
-    while len(shift.extractors) != num_partitions:
+    settled_at = math.inf
+    while time.monotonic() < settled_at + SETTLE_S:
         shift.follow()
+        has_share = len(shift.extractors) == num_partitions
+        settled_at = min(settled_at, time.monotonic()) if has_share else math.inf
         time.sleep(POLL_S)
-    start.wait(START_TIMEOUT_S)
-    worked = _timed(reader, shift, log.end_offsets(TOPICS), settings.signals.batch_records)
+    together.wait(TIMEOUT_S)
+    worked = _timed(reader, shift, log.end_offsets(TOPICS), settings.signals)
+    together.wait(TIMEOUT_S)  # who leaves moves partitions
     shift.close()
     reader.close()
     log.close()
     return worked
 
 
-def _timed(reader: LogReader, shift: Shift, ends: Offsets, batch_records: int) -> Worked:
+def _timed(reader: LogReader, shift: Shift, ends: Offsets, signals: SignalsSettings) -> Worked:
     started = time.perf_counter()
-    times, resident = [started], []
+    polls: list[Polled] = []
     wanted = {place: end for place, end in ends.items() if place.partition in shift.extractors}
     while any(reader.positions()[place] < end for place, end in wanted.items()):
-        _turn(shift, reader.poll(batch_records, POLL_S), now=0.0)
+        records = reader.poll(signals.batch_records, POLL_S)
+        _turn(shift, records, now=0.0)
         reader.commit(shift.offsets())
-        times.append(time.perf_counter())
-        resident.append(_max_resident_mib())
+        newest_at = max((record.appended_at for record in records), default=0.0)
+        polls.append(Polled(time.perf_counter(), len(records), newest_at, _max_resident_mib()))
     _turn(shift, [], now=time.time() + FAR_S)
     shift.flush()
     reader.commit(shift.offsets())
     ended = time.perf_counter()
     ledgers = [extractor.ledger() for extractor in shift.extractors.values()]
-    third = (len(times) - 1) // 3
     return Worked(
         started=started,
         ended=ended,
         num_read=sum(sum(ledger.read.values()) for ledger in ledgers),
         num_joined=sum(ledger.outcomes["traces"]["joined"] for ledger in ledgers),
         is_balanced=all(ledger.balanced for ledger in ledgers),
-        late_slowdown=(times[-1] - times[-1 - third]) / (times[third] - times[0]),
-        growth_mib=resident[-1] - resident[len(resident) // 2],
+        late_slowdown=slowdown(polls, signals.feedback_window_s),
+        growth_mib=polls[-1].resident_mib - polls[len(polls) // 2].resident_mib,
     )
+
+
+def slowdown(polls: Sequence[Polled], window_s: float) -> float:
+    """Seconds a record in the second half over those in the first, from when windows end.
+
+    Before that nothing is judged, which is other work. NaN for too short a log.
+    """
+    begun_at = polls[0].newest_at + window_s
+    steady = [poll for poll in polls if poll.newest_at >= begun_at]
+    half = len(steady) // 2
+    if half < 2:
+        return math.nan
+    halves = (steady[: half + 1], steady[half:])
+    first, second = (
+        (part[-1].at - part[0].at) / sum(poll.num_read for poll in part[1:]) for part in halves
+    )
+    return second / first
 
 
 def _turn(shift: Shift, records: Sequence[LogRecord], *, now: float) -> None:

@@ -13,23 +13,20 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kafka import KafkaConsumer, KafkaProducer
 
 from benchmarks.figures import Figure
-from benchmarks.join import SPAN_S, records_of
-from signals.decisions import Decided
+from benchmarks.join import records_of
+from benchmarks.joining import join
 from signals.joiner import TOPICS
-from signals.process import Shift
-from signals.workshop import Workshop
-from tendril.lake import open_lake
 from tendril.log.kafka import KafkaLog
 from tendril.log.kafka.producer import BATCH_BYTES, LINGER_MS
 from tendril.log.kafka.reader import FETCH_BYTES
 from tendril.log.references import References
 from tendril.records import Record, Trace, encode
-from tendril.settings import KafkaSettings, Settings, SignalsSettings
+from tendril.settings import KafkaSettings, LogSettings, Settings, SignalsSettings
 from tests.tendril.kafka_broker import broker_address, own_prefix
 
 NUM_PARTITIONS = 4
@@ -37,6 +34,7 @@ BATCH_RECORDS = 5_000
 APPENDED_RECORDS = 500
 """At once: what a spool sends when it has fallen behind."""
 POLL_S = 1.0
+JOINS = {"join to Delta, 1 process": 1, "join to Delta, 2 processes": 2}
 MIN_RATIO = 0.8
 
 Rows = Sequence[tuple[str, Record]]
@@ -60,11 +58,12 @@ def run() -> list[Figure]:
     rows = [(key, record) for _, key, record in sorted(timed, key=lambda row: row[0])]
     with tempfile.TemporaryDirectory() as name, broker_address(Path(name) / "broker") as server:
         bench = Bench(Path(name), server, rows)
-        pairs: dict[str, list[Pair]] = {"read": [], "append": [], "join from Kafka to Delta": []}
+        pairs: dict[str, list[Pair]] = {metric: [] for metric in ("read", "append", *JOINS)}
         for number in range(num_rounds):
             bare = bench.read_bare(number)
             pairs["read"].append(Pair(bench.read_ours(number), bare))
-            pairs["join from Kafka to Delta"].append(Pair(bench.join(number), bare))
+            for metric, num_processes in JOINS.items():
+                pairs[metric].append(Pair(bench.join(number, num_processes), bare))
             pairs["append"].append(Pair(bench.append_ours(), bench.append_bare()))
         bench.close()
     return [compared(metric, found) for metric, found in pairs.items()]
@@ -132,31 +131,16 @@ class Bench:
         consumer.close(autocommit=False)
         return speed
 
-    def join(self, number: int) -> float:
-        """As the signals process does, from the first record to the last commit to the lake."""
+    def join(self, number: int, num_processes: int) -> float:
+        """As signals processes do, from the first record to the last commit to the lake."""
+        name = f"join-{number}-{num_processes}"
         settings = Settings(
-            workspace=self._folder / f"join-{number}",
+            workspace=self._folder / name,
+            log=LogSettings(kind="kafka", kafka=self._read),
             signals=SignalsSettings(revise_after_s=(), lateness_s=0.0),
         )
-        reader = self._log.reader(f"join-{number}", TOPICS)
-        workshop = Workshop(settings, self._log, open_lake(settings))
-        shift = Shift(reader, workshop, Decided())
-        while len(shift.extractors) < NUM_PARTITIONS:
-            shift.follow()
-        left, started = len(self._rows), time.perf_counter()
-        while left:
-            records = reader.poll(BATCH_RECORDS, POLL_S)
-            left -= len(records)
-            _turn(shift, records, now=time.time(), caught_up=False)
-            reader.commit(shift.offsets())
-        _turn(shift, [], now=time.time() + SPAN_S, caught_up=True)
-        shift.flush()
-        reader.commit(shift.offsets())
-        speed = len(self._rows) / (time.perf_counter() - started)
-        _check_joined(shift, self._rows)
-        shift.close()
-        reader.close()
-        return speed
+        num_traces = sum(isinstance(record, Trace) for _, record in self._rows)
+        return join(settings, num_processes, NUM_PARTITIONS, num_traces, name).events_per_s
 
     def append_ours(self) -> float:
         started = time.perf_counter()
@@ -196,18 +180,3 @@ def _kafka(server: str) -> KafkaSettings:
 def _append_all(log: KafkaLog, rows: Rows) -> None:
     for at in range(0, len(rows), APPENDED_RECORDS):
         log.append(rows[at : at + APPENDED_RECORDS])
-
-
-def _turn(shift: Shift, records: Any, *, now: float, caught_up: bool) -> None:
-    for number, extractor in shift.extractors.items():
-        mine = [record for record in records if record.partition == number]
-        while extractor.turn(mine, now=now, caught_up=caught_up).more:
-            mine = []
-
-
-def _check_joined(shift: Shift, rows: Rows) -> None:
-    num_traces = sum(isinstance(record, Trace) for _, record in rows)
-    ledgers = [extractor.ledger() for extractor in shift.extractors.values()]
-    joined = sum(ledger.outcomes["traces"]["joined"] for ledger in ledgers)
-    if joined != num_traces or not all(ledger.balanced for ledger in ledgers):
-        raise RuntimeError(f"expected {num_traces} traces joined, got {joined}: {ledgers}")

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.figures import Figure
-from benchmarks.join import fill, floor_of, join_all, settings_of
+from benchmarks.join import fill, floor_of, num_traces_of, settings_of
+from benchmarks.joining import join
 from signals.recipe import load_recipe
 from signals.replay import replay
 from signals.workshop import reviewer_of
@@ -41,12 +42,13 @@ def run() -> list[Figure]:
     num = int(os.environ.get("REPLAY_EVENTS", "1000000"))
     with tempfile.TemporaryDirectory() as name:
         settings = settings_of(Path(name), WINDOW_S)
-        log = SqliteLog(settings.path(settings.log.path))
-        fill(log, num)
-        join_all(settings, log, num)  # what the replay is compared with, and what DuckDB reads
+        fill(settings, num)
+        # What the replay is compared with, and what DuckDB reads.
+        join(settings, 1, 1, num_traces_of(num))
         floor_s = num / floor_of(settings, num)
         one, two = _command(settings, 1), _command(settings, 2)
         digests = {str(one.report["digest"]), str(two.report["digest"])}
+        log = SqliteLog(settings.path(settings.log.path))
         in_batches = {_digest(settings, log, size) for size in BATCHES}
         log.close()
     scale = num / 1_000_000
