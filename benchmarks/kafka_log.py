@@ -3,8 +3,8 @@
 In each round ours and the peer read, or send, the same records of `join` one after the other, so
 that what else the machine does falls on both; a ratio is the median of the rounds' own. The broker
 is one from a package, or that of TENDRIL_TEST_KAFKA. Both read as members of a group and send at
-the same settings; ours also encodes. KAFKA_RECORDS in the environment (default 40000) sets how
-many, KAFKA_ROUNDS (5) how often.
+the same settings; ours also encodes. KAFKA_RECORDS in the environment (default 120000) sets how
+many, KAFKA_ROUNDS (3) how often.
 """
 
 import os
@@ -48,12 +48,12 @@ class Pair(NamedTuple):
 
 
 def run() -> list[Figure]:
-    """About a minute on two cores."""
-    num_rounds = int(os.environ.get("KAFKA_ROUNDS", "5"))
+    """About two minutes on two cores."""
+    num_rounds = int(os.environ.get("KAFKA_ROUNDS", "3"))
     timed = [
         (at, key, record)
         for topic in TOPICS
-        for at, key, record in records_of(topic, int(os.environ.get("KAFKA_RECORDS", "40000")))
+        for at, key, record in records_of(topic, int(os.environ.get("KAFKA_RECORDS", "120000")))
     ]
     rows = [(key, record) for _, key, record in sorted(timed, key=lambda row: row[0])]
     with tempfile.TemporaryDirectory() as name, broker_address(Path(name) / "broker") as server:

@@ -6,11 +6,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tendril.cli.checks import Finding, check_workspace, checkpoint, engine, ports
+from tendril.cli.checks import (
+    Finding,
+    check_workspace,
+    checkpoint,
+    engine,
+    extractors,
+    ports,
+)
 from tendril.files import WorkspaceUnwritable
 from tendril.log import LogUnavailable, SqliteLog
 from tendril.log.kafka_topics import wanted
-from tendril.settings import InvalidSettings, KafkaSettings, Settings, load_settings
+from tendril.settings import KafkaSettings, Settings, load_settings
 
 MIN_FREE_BYTES = 2 * 10**9
 
@@ -54,8 +61,8 @@ def _log(settings: Settings) -> Finding:
         return kafka_finding(settings.log.kafka)
     path = settings.path(settings.log.path)
     try:  # a new file is made, but not yet for a number of partitions
-        SqliteLog(path, settings.log.partitions if path.exists() else None).close()
-    except (LogUnavailable, InvalidSettings) as error:
+        SqliteLog(path).close()
+    except LogUnavailable as error:
         return Finding("event log", False, str(error), "Free space, or set log.path.")
     return Finding("event log", True, str(path))
 
@@ -87,5 +94,5 @@ def kafka_finding(kafka: KafkaSettings) -> Finding:
 
 
 CHECKS: tuple[Callable[[Settings], Finding], ...] = (
-    _python, _workspace, _disk, checkpoint, engine, _log, ports,
+    _python, _workspace, _disk, checkpoint, engine, _log, ports, extractors,
 )  # fmt: skip

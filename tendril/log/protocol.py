@@ -3,9 +3,8 @@
 Records of one key keep their order. Delivery is at least once: a reader that stops before it
 commits sees the same records again, so readers make repeats harmless by the ids inside records.
 Of several readers in one group, each partition is read by one at a time. Partitions of one number
-go together: who reads `traces` 3 also reads `feedback` 3, where one session's records lie. The
-embedded logs have one partition a topic, so a second reader of a group stands by until the first
-stops or dies; on Kafka the partitions of a group are shared out again when a reader comes or goes.
+go together: who reads `traces` 3 also reads `feedback` 3, where one session's records lie. They
+are shared out again when a reader comes or goes; one for whom none is left stands by.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
