@@ -110,19 +110,20 @@ class KafkaReader:
             while True:
                 found = self._take(consumer, max_records, step_s)
                 if found:
-                    return [self._record(record) for record in found]
+                    return found
                 now = time.monotonic()
                 if now >= deadline and self._nothing_left(consumer, now < join_until):
                     return []
                 step_s = min(STEP_S, deadline - now) if now < deadline else STEP_S
 
-    def _take(self, consumer: Any, max_records: int, wait_s: float) -> list[Any]:
+    def _take(self, consumer: Any, max_records: int, wait_s: float) -> list[LogRecord]:
         if self._waiting:
             self._drop_lost()
         else:  # what comes fresh is of the present assignment
             polled = consumer.poll(timeout_ms=1_000 * wait_s, max_records=max_records)
             self._waiting = [record for records in polled.values() for record in records]
-        found, self._waiting = self._waiting[:max_records], self._waiting[max_records:]
+        found = self._records(self._waiting[:max_records])
+        self._waiting = self._waiting[max_records:]  # what could not be loaded is tried again
         return found
 
     def _drop_lost(self) -> None:
@@ -150,19 +151,23 @@ class KafkaReader:
         offset = consumer.position(place, timeout_ms=1_000 * self._settings.request_timeout_s)
         return -1 if offset is None else int(offset)
 
-    def _record(self, record: Any) -> LogRecord:
+    def _records(self, polled: Sequence[Any]) -> list[LogRecord]:
+        names = self._names
+        return [
+            LogRecord(
+                *names[r.topic, r.partition],
+                r.offset,
+                r.key.decode(),
+                self._loaded(r) if r.headers else r.value,
+                r.timestamp / 1_000,
+            )
+            for r in polled
+        ]
+
+    def _loaded(self, record: Any) -> bytes:
+        """Of a record that is on the log by reference."""
         place = self._names[record.topic, record.partition]
-        value = record.value
-        if record.headers:
-            value = self._references.get(place.topic, value)
-        return LogRecord(
-            place.topic,
-            place.partition,
-            record.offset,
-            record.key.decode(),
-            value,
-            record.timestamp / 1_000,
-        )
+        return self._references.get(place.topic, record.value)
 
     def assignment(self) -> frozenset[TopicPartition]:
         with self._explained():
