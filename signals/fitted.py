@@ -8,8 +8,8 @@ import msgspec
 from signals.centring import Centres
 from signals.debias.delay_weights import NO_CORRECTION, DelayWeights
 from tendril.ids import digest_of
-from tendril.log import EventLog, drain
-from tendril.records import InvalidRecord, RewardFit, decode
+from tendril.log import EventLog, drain, readable
+from tendril.records import InvalidRecord, RewardFit
 
 NO_CENTRES = Centres()
 
@@ -68,9 +68,9 @@ class FitsFollower:
 
     def follow(self) -> None:
         """Read what is new. Raises `LogUnavailable`."""
-        for record in drain(self._reader):
-            with contextlib.suppress(InvalidRecord):  # it corrects nothing
-                self.fits.take(decode(RewardFit, record.value), logged_at=record.appended_at)
+        for record, logged_at in readable(drain(self._reader), RewardFit):
+            with contextlib.suppress(InvalidRecord):  # what is in it corrects nothing
+                self.fits.take(record, logged_at=logged_at)
 
     def close(self) -> None:
         self._reader.close()

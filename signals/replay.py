@@ -21,8 +21,8 @@ from signals.joiner import SETTLE_S, TOPICS, Joiner
 from signals.review import Reviewer
 from signals.state import State
 from signals.trust.cap_state import Weighed
-from tendril.log import EventLog, LogRecord, read_all
-from tendril.records import Episode, InvalidRecord, decode
+from tendril.log import EventLog, LogRecord, read_all, readable
+from tendril.records import Episode
 from tendril.settings import Settings
 
 BATCH_RECORDS = 10_000
@@ -84,10 +84,8 @@ def is_of(key: str, share: tuple[int, int]) -> bool:
 def published(log: EventLog) -> dict[str, Episode]:
     """By trace, the newest episode on the log."""
     newest: dict[str, Episode] = {}
-    for record in read_all(log, [Episode.TOPIC]):
-        with contextlib.suppress(InvalidRecord):
-            episode = decode(Episode, record.value)
-            newest[episode.segments[0].trace_id] = episode
+    for episode, _ in readable(read_all(log, [Episode.TOPIC]), Episode):
+        newest[episode.segments[0].trace_id] = episode
     return newest
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tendril.ids import digest_of
-from tendril.log import EventLog, drain
-from tendril.records import Consent, Feedback, InvalidRecord, decode
+from tendril.log import EventLog, drain, readable
+from tendril.records import Consent, Feedback
 from tendril.settings import TenantConsent
 
 NO_SETTING = TenantConsent()
@@ -150,12 +150,8 @@ class ConsentFollower:
     def follow(self) -> frozenset[str]:
         """Read what is new; the persons it is about. Raises `LogUnavailable`."""
         persons: set[str] = set()
-        for record in drain(self._reader):
-            try:
-                consent = decode(Consent, record.value)
-            except InvalidRecord:
-                continue  # nobody's decision can be read out of it
-            self.consents.add(consent, record.appended_at)
+        for consent, logged_at in readable(drain(self._reader), Consent):
+            self.consents.add(consent, logged_at)
             persons.add(consent.person)
         self.is_ready = True
         return frozenset(persons)

@@ -8,15 +8,13 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tendril.log import EventLog, drain
+from tendril.log import EventLog, drain, readable
 from tendril.records import (
     Episode,
     Graded,
-    InvalidRecord,
     Quarantine,
     QuarantineScope,
     Trace,
-    decode,
 )
 
 
@@ -146,12 +144,8 @@ class QuarantineFollower:
     def follow(self) -> bool:
         """Read what is new; whether anything changed. Raises `LogUnavailable`."""
         before = self.quarantines.num_taken
-        for record in drain(self._reader):
-            try:
-                quarantine = decode(Quarantine, record.value)
-            except InvalidRecord:
-                continue  # it places and releases nothing
-            self.quarantines.take(quarantine, logged_at=record.appended_at)
+        for record, logged_at in readable(drain(self._reader), Quarantine):
+            self.quarantines.take(record, logged_at=logged_at)
         return self.quarantines.num_taken > before
 
     def close(self) -> None:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from tendril.log import EventLog, drain
-from tendril.records import InvalidRecord, Ledger, decode
+from tendril.log import EventLog, drain, readable
+from tendril.records import Ledger
 
 Counts = Mapping[str, Mapping[str, int]]
 """By kind: how many were `read`, and met each fate."""
@@ -19,11 +19,7 @@ class LedgerFollower:
 
     def follow(self) -> None:
         """Read what is new. Raises `LogUnavailable`."""
-        for record in drain(self._reader):
-            try:
-                ledger = decode(Ledger, record.value)
-            except InvalidRecord:
-                continue  # it counts nothing
+        for ledger, _ in readable(drain(self._reader), Ledger):
             if ledger.process == "signals":
                 self._newest[ledger.node] = ledger
 

@@ -1,6 +1,5 @@
 """`quarantine list`, `place`, `release`: the operator's hand on what may train."""
 
-import contextlib
 import getpass
 import re
 import sys
@@ -14,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from signals.trust.quarantine import after, by_hand, released
-from tendril.log import EventLog, open_log, read_all
+from tendril.log import EventLog, open_log, read_all, readable
 from tendril.quarantine import Quarantines
-from tendril.records import InvalidRecord, Quarantine, QuarantineScope, decode
+from tendril.records import Quarantine, QuarantineScope
 from tendril.settings import load_settings
 
 SHOWN_ID_CHARS = 10
@@ -94,9 +93,8 @@ def append(log: EventLog, record: Quarantine) -> None:
 def read_quarantines(log: EventLog) -> Quarantines:
     """Folds the whole topic; what is unreadable is somebody's dead letter, not a quarantine."""
     known = Quarantines()
-    for record in read_all(log, [Quarantine.TOPIC]):
-        with contextlib.suppress(InvalidRecord):
-            known.take(decode(Quarantine, record.value), logged_at=record.appended_at)
+    for record, logged_at in readable(read_all(log, [Quarantine.TOPIC]), Quarantine):
+        known.take(record, logged_at=logged_at)
     return known
 
 

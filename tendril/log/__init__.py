@@ -10,7 +10,7 @@ from tendril.log.protocol import (
     Offsets,
     TopicPartition,
 )
-from tendril.log.reading import drain, read_all
+from tendril.log.reading import drain, read_all, readable
 from tendril.log.sqlite import SqliteLog
 from tendril.settings import InvalidSettings, Settings
 
@@ -28,6 +28,7 @@ __all__ = [
     "open_log",
     "open_log_to_read",
     "read_all",
+    "readable",
 ]
 
 

@@ -1,10 +1,13 @@
 """Reads what lies on the log: what waits for a reader, and topics from their beginning."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from tendril.log.protocol import EventLog, LogReader, LogRecord, TopicPartition
+from tendril.records import InvalidRecord, Record, decode
 
+R = TypeVar("R", bound=Record)
 BATCH_RECORDS = 2_000
 
 
@@ -12,6 +15,15 @@ def drain(reader: LogReader, batch_records: int = BATCH_RECORDS) -> Iterator[Log
     """What waits for `reader` now, and what comes meanwhile. Raises `LogUnavailable`."""
     while records := reader.poll(batch_records, 0.0):
         yield from records
+
+
+def readable(records: Iterable[LogRecord], record_type: type[R]) -> Iterator[tuple[R, float]]:
+    """Those that can be read, and when each was logged; the others are somebody's dead letters."""
+    for record in records:
+        try:
+            yield decode(record_type, record.value), record.appended_at
+        except InvalidRecord:
+            continue
 
 
 def read_all(

@@ -15,7 +15,8 @@ def test_a_lease_from_before_the_clock_was_set_back_is_taken_over(tmp_path: Path
     killed = log.reader("signals", ["feedback"])
     assert len(killed.poll(10, 0.0)) == 1
     with sqlite3.connect(path) as db:  # its lease, when the clock was an hour ahead
-        db.execute("UPDATE leases SET until=?", (time.time() + 3_600,))
+        for table in ("leases", "members"):
+            db.execute(f"UPDATE {table} SET until=?", (time.time() + 3_600,))
     db.close()
     successor = log.reader("signals", ["feedback"])
     assert len(successor.poll(10, 0.0)) == 1
