@@ -38,14 +38,18 @@ class SqliteReader:
             time.sleep(min(POLL_INTERVAL_S, max(0.0, deadline - time.monotonic())))
 
     def _take(self, max_records: int) -> list[LogRecord]:
-        """What was logged first comes first, as far as that is known: topics advance together."""
+        """What was logged first comes first, as far as that is known: topics advance together.
+
+        Of the same moment, in the order in which the topics were named.
+        """
         batch: list[LogRecord] = []
         with explained(self._path):
             self._renew_leases()
-            reached, newest_at, left = dict(self._next), dict(self._newest_at), set(self._next)
+            reached, newest_at = dict(self._next), dict(self._newest_at)
+            left = [place for place in self._places if place in reached]
             chunk = max(MIN_CHUNK, max_records // (4 * max(1, len(left))))
             while left and len(batch) < max_records:
-                place = min(left, key=lambda place: (newest_at.get(place, 0.0), place))
+                place = min(left, key=lambda place: newest_at.get(place, 0.0))
                 limit = min(chunk, max_records - len(batch))
                 rows = self._connection.execute(
                     "SELECT ?, ?, offset, key, value, appended_at FROM records "
@@ -104,9 +108,6 @@ class SqliteReader:
             return self._membership.committed(self._connection)
 
     def seek(self, offsets: Offsets) -> None:
-        self._lease_checked_at = -math.inf
-        with explained(self._path):
-            self._renew_leases()
         mine = {place: offset for place, offset in offsets.items() if place in self._next}
         self._next |= mine
         self._newest_at = {place: at for place, at in self._newest_at.items() if place not in mine}
