@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from functools import cache
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
@@ -14,7 +14,9 @@ from tendril.lake.schema import arrow_type, field_types, required
 
 MAX_ELEMENTS = 2**31 - 1
 """Of one list column in one table: Arrow's list offsets are 32 bits."""
-NUMBERS = {int: np.int64, float: np.float64}
+NUMBERS: Mapping[Any, Any] = {int: np.int64, float: np.float64, bool: np.bool_}
+BATCH_ROWS = 256
+"""Transposed at once: few enough to stay in the processor's cache."""
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -25,6 +27,8 @@ def column(values: Sequence[Any], hint: Any) -> pa.Array:
     """
     hint = required(hint)
     kind = arrow_type(hint)
+    if values and values[0] is None and values.count(None) == len(values):
+        return pa.nulls(len(values), kind)
     if pa.types.is_map(kind):
         return _maps(values, *get_args(hint))
     if pa.types.is_list(kind):
@@ -32,6 +36,16 @@ def column(values: Sequence[Any], hint: Any) -> pa.Array:
     if pa.types.is_struct(kind):
         return _structs(values, hint)
     return pa.array(values, kind)
+
+
+def transposed(rows: Iterable[Sequence[Any]], num_columns: int) -> list[list[Any]]:
+    """The columns of `rows`."""
+    columns: list[list[Any]] = [[] for _ in range(num_columns)]
+    rest = iter(rows)
+    while some := list(islice(rest, BATCH_ROWS)):
+        for whole, part in zip(columns, zip(*some, strict=True), strict=True):
+            whole.extend(part)
+    return columns
 
 
 def _lists(values: Sequence[Any], element: Any) -> pa.Array:
@@ -49,7 +63,7 @@ def _elements(flat: Iterable[Any], element: Any, num_elements: int) -> pa.Array:
 
 def _maps(values: Sequence[Any], key: Any, value: Any) -> pa.Array:
     keys = column(list(chain.from_iterable(values)), key)
-    items = column(list(chain.from_iterable(one.values() for one in values)), value)
+    items = column(list(chain.from_iterable(map(dict.values, values))), value)
     return pa.MapArray.from_arrays(pa.array(_offsets(values)), keys, items)
 
 
@@ -58,7 +72,7 @@ def _structs(values: Sequence[Any], struct: Any) -> pa.Array:
     blank = (None,) * len(hints)
     nulls = _mask(values)
     rows = (blank if value is None else astuple(value) for value in values)
-    parts = list(zip(*rows, strict=True)) or [()] * len(hints)
+    parts = transposed(map(astuple, values) if nulls is None else rows, len(hints))
     columns = [column(part, hint) for part, hint in zip(parts, hints.values(), strict=True)]
     return pa.StructArray.from_arrays(columns, fields=list(arrow_type(struct)), mask=nulls)
 

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import astuple, replace
 
-from tendril.lake.columns import column, structs, values
-from tendril.lake.schema import NUM_BUCKETS, field_types, table_specs
+from tendril.lake.columns import column, structs, transposed, values
+from tendril.lake.schema import NUM_BUCKETS, PLACE, field_types, table_specs
 from tendril.log import LogRecord
 from tendril.records import (
     Episode,
@@ -50,22 +50,22 @@ class UnstorableRecords(InvalidRecord):
 
 def traces_to_arrow(traces: Sequence[Trace], places: Sequence[LogRecord]) -> pa.Table:
     """Rows of `traces`; `places` are the log records they came in. Raises `UnstorableRecords`."""
-    return _table("traces", Trace, traces, _placed(traces, places, "served_at"))
+    return _table("traces", Trace, traces, "served_at", _places(traces, places))
 
 
 def feedback_to_arrow(feedback: Sequence[Feedback], places: Sequence[LogRecord]) -> pa.Table:
     """Rows of `feedback`; `places` are the log records they came in. Raises `UnstorableRecords`."""
-    return _table("feedback", Feedback, feedback, _placed(feedback, places, "ingested_at"))
+    return _table("feedback", Feedback, feedback, "ingested_at", _places(feedback, places))
 
 
 def episodes_to_arrow(episodes: Sequence[Episode]) -> pa.Table:
     """Rows of `episodes`. Raises `UnstorableRecords`."""
-    return _table("episodes", Episode, episodes, _of_episodes(episodes))
+    return _table("episodes", Episode, episodes, "served_at", _first_traces(episodes))
 
 
 def quarantined_to_arrow(episodes: Sequence[Episode]) -> pa.Table:
     """Rows of `quarantine`. Raises `UnstorableRecords`."""
-    return _table("quarantine", Episode, episodes, _of_episodes(episodes))
+    return _table("quarantine", Episode, episodes, "served_at", _first_traces(episodes))
 
 
 def ledgers_to_arrow(ledgers: Sequence[Ledger]) -> pa.Table:
@@ -113,7 +113,7 @@ def _empty(struct: type[msgspec.Struct]) -> dict[str, Any]:
     return dict.fromkeys(TOKENS & set(struct.__struct_fields__) - {"routed_experts"}, ())
 
 
-def days(times: Sequence[float]) -> pa.Array:
+def days(times: Sequence[float] | pa.Array) -> pa.Array:
     """The UTC day of each time; null where it is no time from 2000 to 2100."""
     numbers = np.floor(np.asarray(times, dtype=np.float64) / DAY_S)
     known = (numbers >= FIRST_DAY) & (numbers <= LAST_DAY)
@@ -125,50 +125,44 @@ def user_bucket(user_key: str) -> int:
     return crc32(user_key.encode()) % NUM_BUCKETS
 
 
-def _buckets(records: Sequence[Trace | Feedback | Episode]) -> pa.Array:
-    keys = [record.user_key for record in records]
-    bucket = {key: user_bucket(key) for key in set(keys)}
-    return pa.array(map(bucket.__getitem__, keys), pa.int8(), size=len(keys))
+def _buckets(user_keys: pa.Array) -> pa.Array:
+    users = user_keys.dictionary_encode()
+    buckets = [user_bucket(key) for key in users.dictionary.to_pylist()]
+    return pa.array(buckets, pa.int8()).take(users.indices)
 
 
-def _placed(
-    records: Sequence[Trace | Feedback], places: Sequence[LogRecord], time: str
-) -> dict[str, pa.Array]:
+def _places(records: Sequence[Record], places: Sequence[LogRecord]) -> dict[str, pa.Array]:
     if len(records) != len(places):
         raise ValueError(f"expected a place for each record, got {len(places)} for {len(records)}")
-    return {
-        "day": days([getattr(record, time) for record in records]),
-        "user_bucket": _buckets(records),
-        "topic": pa.array([place.topic for place in places], pa.string()),
-        "partition": pa.array([place.partition for place in places], pa.int64()),
-        "offset": pa.array([place.offset for place in places], pa.int64()),
-        "appended_at": pa.array([place.appended_at for place in places], pa.float64()),
-    }
+    columns = zip(LogRecord._fields, transposed(places, len(LogRecord._fields)), strict=True)
+    kinds = {field.name: field.type for field in PLACE}
+    return {name: pa.array(values, kinds[name]) for name, values in columns if name in kinds}
 
 
-def _of_episodes(episodes: Sequence[Episode]) -> dict[str, pa.Array]:
+def _first_traces(episodes: Sequence[Episode]) -> dict[str, pa.Array]:
     traces = [episode.segments[0].trace_id if episode.segments else None for episode in episodes]
-    return {
-        "day": days([episode.served_at for episode in episodes]),
-        "user_bucket": _buckets(episodes),
-        "trace_id": pa.array(traces, pa.string()),
-    }
+    return {"trace_id": pa.array(traces, pa.string())}
 
 
 def _table(
-    name: str, record_type: type[Record], records: Sequence[Any], columns: dict[str, pa.Array]
+    name: str,
+    record_type: type[Record],
+    records: Sequence[Any],
+    time: str,
+    more: dict[str, pa.Array],
 ) -> pa.Table:
-    schema = table_specs()[name].schema
     try:
-        columns |= _columns(record_type, records)
+        columns = _columns(record_type, records) | more
     except (pa.ArrowException, OverflowError) as error:
         raise UnstorableRecords(_unstorable(record_type, records), str(error)) from error
+    columns |= {"day": days(columns[time]), "user_bucket": _buckets(columns["user_key"])}
+    schema = table_specs()[name].schema
     return pa.table([columns[field.name] for field in schema], schema=schema)
 
 
 def _columns(record_type: type[Record], records: Sequence[Any]) -> dict[str, pa.Array]:
     hints = field_types(record_type)
-    fields = list(zip(*map(astuple, records), strict=True)) or [()] * len(hints)
+    fields = transposed(map(astuple, records), len(hints))
     columns: dict[str, Sequence[Any]] = dict(zip(hints, fields, strict=True))
     if record_type is not Feedback:
         columns |= _withheld(columns)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tendril.lake.columns import BATCH_ROWS
 from tendril.lake.rows import (
     UnstorableRecords,
     days,
@@ -51,6 +52,15 @@ def test_feedback_comes_back_equal(feedback):
 def test_an_episode_comes_back_equal_but_for_tokens_withheld(episodes):
     rows = episodes_to_arrow(episodes)
     assert from_arrow(Episode, rows) == [without_tokens(episode) for episode in episodes]
+
+
+@given(st.lists(records(Trace), min_size=1, max_size=4), st.integers(1, 3 * BATCH_ROWS))
+@settings(max_examples=20, deadline=None)
+def test_rows_are_the_same_however_many_are_made_together(traces, number):
+    which, few = [n % len(traces) for n in range(number)], places(len(traces))
+    many = traces_to_arrow([traces[n] for n in which], [few[n] for n in which])
+    alone = [traces_to_arrow([trace], [place]) for trace, place in zip(traces, few, strict=True)]
+    assert many.equals(pa.concat_tables(alone).take(which))
 
 
 @given(st.lists(records(Trace), max_size=3))
@@ -121,6 +131,14 @@ def test_a_day_is_utc_and_a_forged_time_has_none():
     times = [NOON_2024, last_second, last_second + 1, -1.0, float("inf"), float("nan"), 1e15]
     third, fourth = date(2024, 7, 3), date(2024, 7, 4)
     assert days(times).to_pylist() == [third, third, fourth, None, None, None, None]
+
+
+def test_each_row_is_in_the_bucket_of_its_user():
+    keys = ["u2", "u1", "u2", "u3"]
+    rows = feedback_to_arrow(
+        [make_feedback(user_key=key) for key in keys], places(len(keys), "feedback")
+    )
+    assert rows["user_bucket"].to_pylist() == [user_bucket(key) for key in keys]
 
 
 def test_users_spread_over_all_sixteen_buckets():
