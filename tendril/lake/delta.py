@@ -12,7 +12,14 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake import (
+    ColumnProperties,
+    CommitProperties,
+    DeltaTable,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake.exceptions import (
     CommitFailedError,
     DeltaError,
@@ -28,7 +35,11 @@ from tendril.lake.reading import aligned
 from tendril.lake.results import LakeUnavailable
 from tendril.lake.schema import TableSpec, properties
 
-PARQUET = WriterProperties(compression="ZSTD", compression_level=1)
+APPENDED = WriterProperties(
+    compression="SNAPPY", default_column_properties=ColumnProperties(dictionary_enabled=False)
+)
+"""Half the time of `REWRITTEN`, for a quarter to a third more bytes until compaction."""
+REWRITTEN = WriterProperties(compression="ZSTD", compression_level=1)
 
 __all__ = ["CommitFailedError", "DeltaTable"]
 
@@ -76,14 +87,14 @@ def write(delta: DeltaTable, rows: pa.Table, offsets: Mapping[str, int]) -> None
         aligned(rows, known),
         mode="append",
         schema_mode=None if set(known) >= set(rows.column_names) else "merge",
-        writer_properties=PARQUET,
+        writer_properties=APPENDED,
         commit_properties=CommitProperties(app_transactions=transactions),
     )
 
 
 def delete_where(delta: DeltaTable, predicate: str) -> None:
     """Rewrite the files with such rows without them, in one commit."""
-    delta.delete(predicate, writer_properties=PARQUET, commit_properties=_rewrite(delta))
+    delta.delete(predicate, writer_properties=REWRITTEN, commit_properties=_rewrite(delta))
 
 
 def replace_files(delta: DeltaTable, group: Group, new: NewFile) -> None:
