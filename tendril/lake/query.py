@@ -22,10 +22,11 @@ LATEST = """
 CREATE VIEW episodes_latest AS
 SELECT * FROM (SELECT * FROM episodes UNION ALL BY NAME SELECT * FROM quarantine)
 QUALIFY row_number() OVER (
-    PARTITION BY coalesce(trace_id, episode_id)
+    PARTITION BY day, user_bucket, coalesce(trace_id, episode_id)
     ORDER BY revision DESC, closed_at DESC, episode_id DESC
 ) = 1
 """
+"""All revisions of a trace have its day and user: a condition on these passes the window."""
 READS = ("SELECT", "EXPLAIN")
 
 

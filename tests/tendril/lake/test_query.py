@@ -93,6 +93,19 @@ def test_a_condition_on_the_day_opens_no_file_of_another_day(lake, tmp_path):
         list(query(lake, "select event_id from feedback").rows)
 
 
+def test_a_condition_on_the_day_reaches_the_latest_revisions(lake, tmp_path):
+    for day, trace_id in ((NOON_2024, "t1"), (NOON_2024 + DAY_S, "t2")):
+        revisions = [
+            episode(f"{trace_id}-{n}", trace_id=trace_id, served_at=day, revision=n)
+            for n in range(2)
+        ]
+        lake.append("episodes", episodes_to_arrow(revisions), {f"{APP}{trace_id}": 1})
+    (other,) = (tmp_path / "lake" / "episodes" / "day=2024-07-03").rglob("*.parquet")
+    other.write_bytes(b"not Parquet")
+    sql = "select episode_id from episodes_latest where day >= '2024-07-04'"
+    assert list(query(lake, sql).rows) == [("t2-1",)]
+
+
 @pytest.mark.parametrize(
     "sql",
     [
