@@ -54,13 +54,29 @@ def test_an_episode_comes_back_equal_but_for_tokens_withheld(episodes):
     assert from_arrow(Episode, rows) == [without_tokens(episode) for episode in episodes]
 
 
-@given(st.lists(records(Trace), min_size=1, max_size=4), st.integers(1, 3 * BATCH_ROWS))
-@settings(max_examples=20, deadline=None)
-def test_rows_are_the_same_however_many_are_made_together(traces, number):
-    which, few = [n % len(traces) for n in range(number)], places(len(traces))
-    many = traces_to_arrow([traces[n] for n in which], [few[n] for n in which])
-    alone = [traces_to_arrow([trace], [place]) for trace, place in zip(traces, few, strict=True)]
-    assert many.equals(pa.concat_tables(alone).take(which))
+def traces_without_places(traces):
+    return traces_to_arrow(traces, places(1) * len(traces))
+
+
+def feedback_without_places(feedback):
+    return feedback_to_arrow(feedback, places(1, "feedback") * len(feedback))
+
+
+@pytest.mark.parametrize(
+    ("record_type", "to_arrow"),
+    [
+        (Trace, traces_without_places),
+        (Feedback, feedback_without_places),
+        (Episode, episodes_to_arrow),
+    ],
+)
+@given(data=st.data(), number=st.integers(1, 3 * BATCH_ROWS))
+@settings(max_examples=15, deadline=None)
+def test_a_row_is_the_same_whichever_rows_are_made_with_it(record_type, to_arrow, data, number):
+    few = data.draw(st.lists(records(record_type), min_size=1, max_size=4))
+    which = [n % len(few) for n in range(number)]
+    alone = pa.concat_tables([to_arrow([record]) for record in few])
+    assert to_arrow([few[n] for n in which]).equals(alone.take(which))
 
 
 @given(st.lists(records(Trace), max_size=3))
