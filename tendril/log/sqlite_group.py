@@ -31,10 +31,13 @@ class Membership:
         for place in places:
             self._places.setdefault(place.topic, {})[place.partition] = place
 
-    def renew(self, db: sqlite3.Connection) -> list[TopicPartition]:
-        """Say that this member lives; what it holds from now on."""
+    def renew(self, db: sqlite3.Connection) -> dict[TopicPartition, bool]:
+        """Say that this member lives; what it holds from now on, and whether it did all the while.
+
+        A lease that has run out is still its owner's where nobody took the partition since.
+        """
         now = time.time()  # after the wait for other writers: no lease seen here is newer
-        held: list[TopicPartition] = []
+        held: dict[TopicPartition, bool] = {}
         for topic, places in self._places.items():
             owners = self._owners(db, places.values(), now)
             members = sorted({*self._living(db, topic, now), *owners.values()})
@@ -46,8 +49,8 @@ class Membership:
             for number, place in places.items():
                 owner = owners.get(place)
                 if number in mine and owner in (None, self._member):
+                    held[place] = self.holds(db, place)
                     self._take(db, place, now)
-                    held.append(place)
                 elif owner == self._member:
                     self._drop(db, place)
         return held

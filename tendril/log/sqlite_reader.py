@@ -27,6 +27,7 @@ class SqliteReader:
         self._next: dict[TopicPartition, int] = dict.fromkeys(places, 0) if alone else {}
         self._newest_at: dict[TopicPartition, float] = {}
         self._sought: Offsets = {}  # where to start what is not ours yet
+        self._lost: set[TopicPartition] = set()  # since the last commit, come back or not
         self._lease_checked_at = -math.inf
 
     def poll(self, max_records: int, timeout_s: float) -> Sequence[LogRecord]:
@@ -72,12 +73,14 @@ class SqliteReader:
         with transaction(self._connection) as db:
             held = membership.renew(db)
             committed = membership.committed(db)
+        kept = {place for place, is_old in held.items() if is_old} & self._next.keys()
+        self._lost |= self._next.keys() - kept
+        starts = {**committed, **self._sought}
         self._next = {
-            place: self._next.get(place, self._sought.get(place, committed.get(place, 0)))
-            for place in held
+            place: self._next[place] if place in kept else starts.get(place, 0) for place in held
         }
         self._sought = {place: at for place, at in self._sought.items() if place not in held}
-        self._newest_at = {place: at for place, at in self._newest_at.items() if place in held}
+        self._newest_at = {place: at for place, at in self._newest_at.items() if place in kept}
         self._lease_checked_at = time.monotonic()
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -93,13 +96,16 @@ class SqliteReader:
     def commit(self, offsets: Offsets) -> None:
         if self._membership is None:
             raise ValueError("expected a reader with a group, got one without: it cannot commit")
+        lost = self._lost & offsets.keys()
+        self._lost -= lost  # said once: then the caller has started again
         with explained(self._path), transaction(self._connection) as db:
             for place in offsets:
-                if not self._membership.holds(db, place):
+                if place in lost or not self._membership.holds(db, place):
                     raise LeaseLost(
                         f"group {self._membership.group}: {sequence_of(place)} has another reader"
                     )
             self._membership.commit(db, offsets)
+        self._lost.clear()
 
     def committed(self) -> Offsets:
         if self._membership is None:

@@ -1,5 +1,6 @@
 """Partitions of the embedded log: who of a group reads which, and what a file remembers."""
 
+import sqlite3
 import subprocess
 import sys
 import time
@@ -130,6 +131,28 @@ def test_a_commit_for_a_partition_that_went_to_another_is_refused(log: SqliteLog
         first.commit(dict.fromkeys(mine, 0))
     assert first.committed() == {}
     first.commit(dict.fromkeys(first.assignment(), 0))
+
+
+def test_what_another_had_meanwhile_is_read_again_from_its_commit_and_refused_once(
+    log: SqliteLog, read: MakeReader, tmp_path: Path
+):
+    log.append([("s", make_feedback(client_seq=n)) for n in range(6)])
+    slept, other = read(), read()
+    held(slept)
+    [place] = {TopicPartition(row.topic, row.partition) for row in slept.poll(100, 0.0)}
+    with sqlite3.connect(tmp_path / "log.db") as db:  # it slept past its lease
+        db.execute("UPDATE leases SET until=1")
+        db.execute("UPDATE members SET until=1")
+    db.close()
+    held(other)
+    other.commit({place: 4})
+    other.close()
+    _look_again(slept)
+    assert [row.offset for row in slept.poll(100, 0.0)] == [4, 5]
+    with pytest.raises(LeaseLost):
+        slept.commit({place: 1})
+    assert slept.committed() == {place: 4}
+    slept.commit({place: 6})
 
 
 def test_topics_advance_together_however_uneven_they_are(log: SqliteLog):
